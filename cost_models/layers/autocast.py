@@ -44,6 +44,13 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
     return np.asarray((rows.zero == 0) & casts)
 
 
+def casts_by_stage(job: Job) -> bool:
+    """Whether the ZeRO stage decides what a layer casts: weights and inputs, or the inputs of adapters; most at stage 0."""
+    traits = memory_traits(job.training)
+    wide = BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
+    return job.training.adapter is not None or (traits.casts_replicated_parameters and wide)
+
+
 def autocast_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) -> tuple[Floats, Floats] | None:
     """Seconds that autocast adds to a layer's forward and backward, shape (U,); None where no combination runs under it. [F-14]
 

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import ELEMENTWISE_SHARE, LATENT_UP_SHARE
-from cost_models.frameworks import memory_traits
 from cost_models.hardware.groups import StrategyPlacements, groups, world_key
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
-from cost_models.layers.autocast import autocast, autocast_s
+from cost_models.layers.autocast import autocast_s, casts_by_stage
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.layers.elementwise import build_of, elementwise_s, row_passes
 from cost_models.layers.host import host_waits_s, launch_cost, launch_s, reads_routing
@@ -81,9 +80,7 @@ def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = Non
     """The table of layer costs of a batch; `worlds` is its `world_key`, where the caller has it."""
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
-    # Autocast, which the ZeRO stage decides about, casts weights and inputs, or the inputs of adapters.
-    casts = job.training.adapter is not None or autocast(job, memory_traits(job.training), strategies).any()
-    axes = (*LAYER_AXES, "zero") if casts else LAYER_AXES
+    axes = (*LAYER_AXES, "zero") if casts_by_stage(job) else LAYER_AXES
     cases = combinations_of(strategies, axes, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return LayerCosts(

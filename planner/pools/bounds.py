@@ -20,7 +20,7 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.placements import Sites
 from planner.splits.model import SplitNumbers, slowest_allowed_s, split_numbers, virtual_share
-from planner.strategies.expansion import layer_variants
+from planner.strategies.expansion import layer_variants, least_zero
 from planner.strategies.space import Space
 
 SITES_AT_ONCE = 1 << 18
@@ -52,7 +52,8 @@ def base_work(pooled: PooledJob, space: Space, base: Strategies) -> Work:
     """What every expansion of these base rows takes at least: the fastest of the listed knobs, nothing recomputed."""
     layer, first, last = [], [], []
     for job in pooled.jobs:
-        variants = [(rows, build_tables(job, rows)) for rows in layer_variants(space.layer_knobs, base)]
+        rows_of = layer_variants(space.layer_knobs, base)
+        variants = [(rows, build_tables(job, least_zero(space.zeros, rows))) for rows in rows_of]
         layer.append(np.min([each.layers.cases.spread(each.layers.whole) for _, each in variants], axis=0))
         ends = [least_ends_s(job, rows, each) for rows, each in variants]
         first.append(ends[0][0])

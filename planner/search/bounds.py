@@ -21,7 +21,7 @@ from cost_models.step.stage_costs import Tables, build_tables, least_ends_s, run
 from cost_models.step.total import StepTime, jitter_fraction
 from cost_models.strategies.strategy import Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
-from planner.strategies.expansion import Pairs, layer_variants
+from planner.strategies.expansion import Pairs, layer_variants, least_zero
 from planner.strategies.parts import Part, Parts
 from planner.strategies.space import Space
 
@@ -134,7 +134,7 @@ def floors_s(space: Space) -> Floats:
     job, mesh = space.job, space.degrees.mesh
     if Part.MESH_FLOORS in space.without:
         return np.zeros(len(space.degrees))
-    rows = space.base_of(space.degrees.different_layers())
+    rows = least_zero(space.zeros, space.base_of(space.degrees.different_layers()))
     tables = [layer_costs(job, each) for each in layer_variants(space.layer_knobs, rows)]
     each_JN = np.min([t.cases.spread(t.parts_JPU[:, _COMPUTED].sum(axis=1)) for t in tables], axis=0)
     # The GPU-seconds of one sequence.
@@ -157,7 +157,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     # All combinations of knobs in one table, one after the other, so that a batch may hold rows of several.
     variants = layer_variants(space.layer_knobs, cases.rows)
     rows = concatenated(variants)
-    tables = build_tables(space.job, rows)
+    tables = build_tables(space.job, least_zero(space.zeros, rows))
     # Every bound is a sum of these, and no corrected step is shorter than this share of the uncorrected one.
     slower = (1.0 + jitter_fraction(space.job, base)) * space.job.corrections.least_time_factor
     parts_PVC = _parts(space, rows, tables).reshape(2, len(variants), -1)

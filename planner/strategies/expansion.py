@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -79,6 +79,11 @@ def leanest_value(name: str, values: tuple[Any, ...]) -> Any:
     if name == "moe_dispatcher":
         return next((value for value in values if value != MoeDispatcher.FLEX), values[-1])
     return min(values) if name in LEAN_KNOBS else max(values) if name in OFFLOADED else values[-1]
+
+
+def least_zero(zeros: Sequence[int], rows: Strategies) -> Strategies:
+    """The rows at the ZeRO stage, of those that a search tries, whose layers take least: the highest one, which leaves no casts to autocast."""
+    return replace(rows, zero=np.full(len(rows), max(zeros), DTYPES["zero"]))
 
 
 def layer_variants(knobs: Mapping[str, tuple[Any, ...]], rows: Strategies) -> list[Strategies]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.layers.autocast import casts_by_stage
 from cost_models.layers.costs import layer_costs
 from cost_models.memory.batch import build_batch
 from cost_models.strategies.fields import MOE_MODULE, RECOMPUTE_MODULES, Recompute
@@ -159,7 +160,7 @@ def _worth(space: Space, legal: list[int], degrees: dict[str, NDArray[Any]]) -> 
     degrees, shape (M, N) each; 0 for modules that cannot be repeated, and for the bytes of whole mixture layers.
     """
     job = space.job
-    zeros = space.zeros if job.training.adapter is not None else (min(space.zeros),)
+    zeros = space.zeros if casts_by_stage(job) else (min(space.zeros),)
     # Overlaps and the way of tokens to their experts change no module but whole mixture layers, of which only the exchange.
     knobs = {name: values for name, values in space.layer_knobs.items() if name == "cp_comm"}
     variants = (layer_variants(knobs, _rows(space, degrees, zero=zero)) for zero in zeros)
