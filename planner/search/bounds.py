@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.hardware.groups import world_key
 from cost_models.job import Job
+from cost_models.layers.autocast import casts_by_stage
 from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.stage_costs import Tables, build_tables, least_ends_s, runs_ahead
@@ -87,8 +88,10 @@ class Bounds:
         bubble = self.others_VN[at] * options["wait"][pairs.option]
         return np.asarray(self.micro_batches[origin] * (self.once_VN[at] + each) + bubble)
 
-    def paired_tables(self, space: Space, pairs: Pairs) -> Tables:
-        """The costs of layers and ends of each pair."""
+    def paired_tables(self, space: Space, pairs: Pairs) -> Tables | None:
+        """The costs of layers and ends of each pair; None where pairs differ in what their ZeRO stage lets layers cast."""
+        if casts_by_stage(space.job):
+            return None
         cases = len(self.tables.ends.cases.inverse) // len(self.once_VN)
         return self.tables.at(space.options["variant"][pairs.option] * cases + self.case[pairs.origin])
 

@@ -12,7 +12,12 @@ from cost_models.inputs.model import resolve_model
 
 @pytest.mark.parametrize(
     ("given", "partner"),
-    [({}, 1), ({"rotary_interleaved": False}, 4), ({"qk_norm": True}, 4), ({"qk_norm": True, "rotary_interleaved": True}, 1)],
+    [
+        ({}, 1),
+        ({"rotary_interleaved": False}, 4),
+        ({"qk_norm": True}, 4),
+        ({"qk_norm": True, "rotary_interleaved": True}, 1),
+    ],
 )
 def test_the_first_element_turns_with_its_neighbour_or_with_that_of_the_other_half(given, partner) -> None:
     """A head of 8 at position 3: the first frequency is 1, so that (1, 0, ...) becomes cos 3 and, in its partner, sin 3."""
