@@ -29,7 +29,7 @@ _QWEN = {
 }  # fmt: skip
 _CLUSTER = {"gpu": "H200-SXM-141GB", "num_nodes": 1, "gpus_per_node": 2, "intra_node": "nvswitch"}
 _NATIVE = {
-    "framework": "torchtitan", "precision": "bf16", "cross_entropy": "unfused", "compile": False, "dropout": 0, "param_dtype": "fp32",
+    "framework": "torchtitan", "framework_version": "0.2", "precision": "bf16", "cross_entropy": "unfused", "compile": False, "dropout": 0, "param_dtype": "fp32",
     "grad_dtype": "fp32",
 }  # fmt: skip
 _FSDP = {
