@@ -125,7 +125,9 @@ class Trainer:
 
     def _optimizer(self) -> Any:
         on_gpu = self.device.type == "cuda"
-        options: dict[str, Any] = {"lr": self.learning_rate, "fused": on_gpu, "foreach": None if on_gpu else True}
+        # PyTorch 2.11 has no fused SGD of split tensors.
+        fused = on_gpu and self.plan.optimizer == "adam"
+        options: dict[str, Any] = {"lr": self.learning_rate, "fused": fused, "foreach": None if fused else True}
         made = torch.optim.AdamW if self.plan.optimizer == "adam" else torch.optim.SGD
         if self.plan.zero == 1 and self.plan.replicas > 1:
             from torch.distributed.optim import ZeroRedundancyOptimizer
