@@ -26,6 +26,8 @@ class Frame:
     policy: str = ""
     """The Content-Security-Policy of a file; a service sends its own as a header."""
     linked_styles: tuple[str, ...] = ()
+    first_scripts: tuple[str, ...] = ()
+    """Paths of scripts that run in this order before the page is parsed, as libraries with extensions must."""
     linked_scripts: tuple[str, ...] = ()
 
 

@@ -38,17 +38,17 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
     FSDP casts parameters as it gathers them, so only replicated ones are left to torch.autocast, which keeps the residual stream
     in fp32.
     """
-    casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
     # Beside adapters the base is stored in the compute type, so that autocast has only the adapters to cast.
-    casts = casts and job.training.adapter is None
-    return np.asarray((rows.zero == 0) & casts)
+    return np.asarray((rows.zero == 0) & (_stores_wider(job, traits) and job.training.adapter is None))
 
 
 def casts_by_stage(job: Job) -> bool:
     """Whether the ZeRO stage decides what a layer casts: weights and inputs, or the inputs of adapters; most at stage 0."""
-    traits = memory_traits(job.training)
-    wide = BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
-    return job.training.adapter is not None or (traits.casts_replicated_parameters and wide)
+    return job.training.adapter is not None or _stores_wider(job, memory_traits(job.training))
+
+
+def _stores_wider(job: Job, traits: MemoryTraits) -> bool:
+    return traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
 
 
 def autocast_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) -> tuple[Floats, Floats] | None:

@@ -162,7 +162,7 @@ def rotation(positions: Tensor, model: Model) -> Tensor:
     """Rotary positions (S,) as `rotated` takes them: complex numbers (S, head width / 2), or cosines and sines (2, S, head width).
 
     Numbers turn neighbouring elements, as torchtitan's Llama does. Its Qwen3, whose queries and keys are normed, turns halves, which is
-    a chain of operators and takes three times as long.
+    a chain of operators and priced three times as long [F-3].
     """
     width = model.head_dim
     frequency = 1.0 / _THETA ** (torch.arange(0, width, 2, device=positions.device).float() / width)

@@ -123,3 +123,28 @@ def overflow() -> Callable[[Page], int]:
         return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
     return measure
+
+
+@pytest.fixture
+def cells_of_list() -> Callable[[Page], int]:
+    """Requires every cell of a list to be seen on a screen of 390 pixels, with its column's name; the number of cells that say something."""
+
+    def measure(page: Page) -> int:
+        cells = page.locator(".listed tbody th, .listed tbody td:not(:empty)").all()
+        for cell in cells:
+            box = cell.bounding_box()
+            assert box
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390, cell.inner_text()
+        hidden = "region => region.scrollWidth - region.clientWidth"
+        regions = page.locator(".scroll").all()
+        assert [region.evaluate(hidden) for region in regions] == [0] * len(regions)
+        # The column's name stands at each value, since the header is gone.
+        labels = page.locator(".listed td[data-label]").evaluate_all(
+            "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
+        )
+        assert labels
+        assert "none" not in labels
+        return len(cells)
+
+    return measure

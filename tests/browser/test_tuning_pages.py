@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from stand_in_trial import record_of, step_time_of
 
@@ -34,16 +34,27 @@ def leased(api: httpx2.Client, agent: str) -> dict[str, Any]:
 
 
 def test_a_tunings_page_follows_its_trials_to_the_report(
-    new_page: Callable[..., Page], live_address: str, axe: Callable[..., None], overflow: Callable[[Page], int]
-) -> None:
+    new_page: Callable[..., Page], live_address: str, axe: Callable[..., None], overflow: Callable[[Page], int],
+    cells_of_list: Callable[[Page], int],
+) -> None:  # fmt: skip
     # The first trial loads the library of studies, which takes a while on a busy machine.
     with httpx2.Client(base_url=live_address, timeout=60.0) as api:
-        follow(api, new_page(width=390, dark=True), new_page(javascript=False), axe, overflow)
+        page = new_page(width=390, dark=True)
+        follow(api, page, new_page(javascript=False), axe, overflow)
+        # The tuning with its trials and fastest step, and an example.
+        assert cells_of_list(page) >= 5
+
+
+def _late(route: Route) -> None:
+    time.sleep(1.0)
+    route.continue_()
 
 
 def follow(
     api: httpx2.Client, page: Page, plain: Page, axe: Callable[..., None], overflow: Callable[[Page], int]
 ) -> None:
+    # However late the scripts come, and one after the other: htmx looks for what it connects once, when the page is there.
+    page.route("**/hx-sse.min.js", _late)
     agent = api.post("/v1/agents", json=NODE).json()["id"]
     body = {"request": ASKED, "backend": "export", "max_trials": 3}
     tuning = api.post("/v1/tunings", json=body).json()["id"]

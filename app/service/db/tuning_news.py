@@ -1,4 +1,4 @@
-"""How many tunings stand, in two statements however many readers there are: what their streams tell.
+"""How tunings stand, read in two statements however many readers there are: what their streams tell.
 
 Unlike a plan's job a tuning keeps no events: its rows say how it stands, and each piece of news is the whole of that. Whoever missed
 some has missed nothing.

@@ -40,7 +40,10 @@ def page_text(
     name: str, *, title: str, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = STYLES, **shown: Any
 ) -> str:
     """A page from `templates/<name>.html`; scripts and styles are the paths of those that it loads."""
-    frame = Frame(linked_styles=styles, linked_scripts=scripts)
+    # Deferred, htmx would look for what it connects as soon as it has run itself, with or without its extension.
+    first = tuple(path for path in scripts if path in HTMX)
+    linked = tuple(path for path in scripts if path not in HTMX)
+    frame = Frame(linked_styles=styles, first_scripts=first, linked_scripts=linked)
     origin = f"meshwright {PRODUCT_VERSION}"
     return _rendered(f"{name}.html", title=title, frame=frame, acts=set(HTMX) <= set(scripts), origin=origin, **shown)
 
