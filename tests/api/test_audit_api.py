@@ -36,6 +36,7 @@ TRIED = {
     "POST /v1/observations", "DELETE /v1/observations/{observation_id}",
     "POST /v1/agents", "POST /v1/profiling-jobs", "DELETE /v1/profiling-jobs/{job_id}", "POST /v1/keys",
     "POST /v1/tunings", "DELETE /v1/tunings/{tuning_id}", "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
+    "POST /tunings/{tuning_id}/cancel",
 }  # fmt: skip
 """What the tests below do, and find in the log."""
 TRIED_ELSEWHERE = {"PUT /v1/corrections/{correction_id}"}
@@ -138,11 +139,16 @@ def test_what_is_done_on_pages_is_written_down_too(audited: TestClient) -> None:
     agent = audited.post("/v1/agents", json=EXAMPLE_REGISTRATION, headers=shown).json()["id"]
     assert audited.post(f"/agents/{agent}/measure", headers=own).status_code == 303
     (job,) = audited.get("/v1/profiling-jobs", headers=shown).json()["items"]
+    tuning = audited.post("/v1/tunings", json={"request": PLAN, "agent": agent}, headers=shown).json()
+    assert audited.post(f"/tunings/{tuning['id']}/cancel", headers=own).status_code == 303
     assert [(entry["action"], entry["object"], entry["by"]) for entry in entries(audited, shown)[1:]] == [
         ("plan.create", plan, key_id),
         ("plan.cancel", plan, key_id),
         ("agent.register", agent, key_id),
         ("profiling-job.create", job["id"], key_id),
+        ("plan.create", tuning["plan_id"], key_id),
+        ("tuning.create", tuning["id"], key_id),
+        ("tuning.cancel", tuning["id"], key_id),
     ]
 
 

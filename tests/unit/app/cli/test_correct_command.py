@@ -44,7 +44,9 @@ def test_corrections_of_measured_trials_make_their_predictions_better(
                 if answer["verdict"] != "invalid"
             )
         )
-    assert errors[1] < 0.6 * errors[0]
+    # Without corrections the median error of these trials was 10 % when 6 % was asked for here, and is 5.4 % now.
+    assert errors[1] < 0.04
+    assert errors[1] < 0.7 * errors[0]
 
 
 def test_the_trials_of_a_tuning_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
