@@ -10,3 +10,8 @@ GB = 1e9
 TERA = 1e12
 MICRO = 1e-6
 BITS_PER_BYTE = 8.0
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+KWH = 3.6e6
+"""Joules in a kilowatt-hour."""
+GRAMS_PER_KG = 1e3

@@ -30,6 +30,7 @@ from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
 from planner.answer.open_time import with_open_time
+from planner.answer.whole_run import conditions_of
 from planner.request.job import Documents, cost_key, largest_job, resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
@@ -229,6 +230,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     repeated: Sequence[float | None] = [None] * len(priced)  # on pools it is asked of the pool that the answer is about
     if not jobs[0].cluster.lists_pools:
         repeated = repeated_flops_per_token(jobs[0].jobs[0], evaluated.strategies).tolist()
+    conditions = conditions_of(largest_job(jobs), evaluated.strategies)
     for index, member in enumerate(priced):
         answers[member] = evaluation_dict(
             evaluated,
@@ -238,6 +240,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
             assumed=answers[member]["assumed"],
             repeated_flops=repeated[index],
             open_facts=told.get(index, ()),
+            conditions=None if conditions is None else conditions[index],
         )
     return answers
 

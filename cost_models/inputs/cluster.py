@@ -25,6 +25,7 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child
 from cost_models.inputs.fields import STRICT, Count, Flag, Name, Quantity, QuantityOrZero, resolved_once, validated
 from cost_models.inputs.gpu import GpuInput, filled, resolve_gpu
+from cost_models.inputs.run import ReliabilityInput, site_facts
 from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
@@ -126,6 +127,14 @@ class NodesInput(Documented):
     """Memory of each GPU that training must not use, GiB. Default 0."""
     price_per_gpu_hour: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
     """Price of one GPU for one hour, in any currency."""
+    reliability: ReliabilityInput | None = None
+    """How often GPUs fail and how long a run then stands, for the goodput of a whole run."""
+    power_w_per_gpu: Annotated[Quantity, Field(le=1e6)] | None = None
+    """Power that one GPU and its share of its node draw while they train, in watts. Default: the power limit of the GPU alone."""
+    pue: Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)] | None = None
+    """Power of the whole site over that of its machines (power usage effectiveness), as a ratio of 1 or more. Default 1."""
+    carbon_g_per_kwh: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    """Carbon dioxide of the site's electricity, in grams per kilowatt-hour. Without it no answer tells of carbon dioxide."""
     calibration: (
         Annotated[
             Annotated[Name, Tag("text")] | Annotated[list[Name], Field(max_length=16), Tag("list")],
@@ -266,6 +275,7 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         * (spec.host_adam_gb_per_s or filled(assumed, "host_adam_gb_per_s", _host_adam(spec.gpus_per_node))),
         reserved_memory_bytes=reserved_bytes,
         price_per_gpu_hour=spec.price_per_gpu_hour,
+        **site_facts(spec.reliability, spec.power_w_per_gpu, spec.pue, spec.carbon_g_per_kwh),
         segment_nodes=_segment(spec, domain, pointer),
         priced_like=priced_like if interconnect == "custom" else None,
         calibration=calibration,

@@ -30,6 +30,8 @@ from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.hints import child
 from cost_models.inputs.adapter import AdapterInput, resolve_adapter, resolve_frozen
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
+from cost_models.inputs.run import CheckpointInput
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.adapter import ADAPTER_FEATURES, Adapter
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
@@ -118,6 +120,10 @@ class TrainingInput(Documented):
     sequences."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     """Tokens of the whole training, which `targets.deadline_h` needs."""
+    tokens_per_parameter: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    """Tokens of the whole training for each parameter of the model, as a ratio; it may be given in place of `total_tokens`."""
+    checkpoint: CheckpointInput | None = None
+    """How the state is saved, for the goodput of a whole run."""
     adapter: Annotated[dict[str, Any], Field(json_schema_extra=_describe_adapter)] | None = None
     """Low-rank adapters that are trained beside a frozen base: `rank`, `target_modules` (names, "all-linear" or "attention"), `quantized_base`
     ("none", "nf4", "int8" or "fp8"), `dora`, `dropout`; or the content of a peft adapter_config.json."""
@@ -133,6 +139,8 @@ class _Facts:
     generation: str
     precisions: tuple[str, ...]
     learned_positions: int | None
+    num_parameters: int | None = None
+    """Of the model, where the tokens of the training are stated for each of them."""
 
 
 def resolve_training(
@@ -145,17 +153,20 @@ def resolve_training(
     """
     gpu = cluster.gpu
     learned = model.max_position_embeddings if model.position_embedding == "learned" else None
-    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned)
+    # Counting takes time, and few jobs ask for it.
+    parameters = count_parameters(model).total if _says(document, "tokens_per_parameter") else None
+    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned, parameters)
     # What is trained is checked against the model, which does not hash; few jobs say so, and the others are kept.
-    if _says_what_is_trained(document):
+    if _says(document, "adapter", "frozen"):
         return _with_trained_parts(document, facts, model, pointer)
     return resolved_once(
         lambda key: _from_json(key, facts, pointer), lambda d: _resolved(d, facts, pointer), document, pointer
     )
 
 
-def _says_what_is_trained(document: object) -> bool:
-    return isinstance(document, Mapping) and bool({"adapter", "frozen"} & document.keys())
+def _says(document: object, *names: str) -> bool:
+    """Whether the document, which is not checked yet, has one of these fields."""
+    return isinstance(document, Mapping) and any(name in document for name in names)
 
 
 @lru_cache(maxsize=4096)
@@ -286,6 +297,9 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     if given.framework_version is not None and not version_key(given.framework_version):
         message = f"framework_version is {given.framework_version!r}; it must contain a number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
+    if given.total_tokens is not None and given.tokens_per_parameter is not None:
+        message = f"total_tokens {given.total_tokens:g} and tokens_per_parameter {given.tokens_per_parameter:g} are both given"
+        problems.append(Problem(child(pointer, "tokens_per_parameter"), message, "Give one of the two."))
     return problems
 
 
@@ -305,10 +319,14 @@ class _Filling:
         return self.values[name]
 
 
+_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint"}
+"""Fields of the document that are no fields of a training, or are resolved by themselves."""
+
+
 def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     assert given.precision
     assert given.framework
-    values = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter", "frozen"})
+    values = given.model_dump(exclude_none=True, exclude=_NOT_FILLED)
     job = _Filling({**values, "global_batch_size": batch}, {})
     version, date, warnings = _release(given)
     job.fill("framework_version", version)
@@ -321,9 +339,12 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     _fill_kernels(job, setting)
     job.fill("optimizer", "adam")
     _fill_state_dtypes(job, given.precision, given.framework)
+    if given.tokens_per_parameter is not None and facts.num_parameters is not None:
+        job.fill("total_tokens", given.tokens_per_parameter * facts.num_parameters)
     for name in ("recipe", "mean_document_length", "total_tokens"):
         job.fill(name, None, told=False)
-    return Training(**job.values, assumed=job.assumed, warnings=warnings)
+    checkpoint = None if given.checkpoint is None else given.checkpoint.resolved()
+    return Training(**job.values, checkpoint=checkpoint, assumed=job.assumed, warnings=warnings)
 
 
 def _fill_kernels(job: _Filling, setting: Setting) -> None:

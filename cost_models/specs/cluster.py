@@ -10,6 +10,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from cost_models.specs.run import Reliability
+
 Interconnect = Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"]
 Fabric = Literal["infiniband", "roce", "efa", "tcp"]
 Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "unknown"]
@@ -82,6 +84,13 @@ class Cluster:
     """Memory traffic of a node's optimizer updates on its processors, all ranks together; 0 means nominal."""
     reserved_memory_bytes: float = 0.0
     price_per_gpu_hour: float | None = None
+    reliability: Reliability | None = None
+    power_w_per_gpu: float | None = None
+    """Power that one GPU and its share of its node draw while they train."""
+    pue: float | None = None
+    """Power of the site over the power of its machines, 1 or more."""
+    carbon_kg_per_j: float | None = None
+    """Carbon dioxide for the energy that the site takes from its grid."""
     segment_nodes: int | None = None
     """Nodes that a scheduler keeps together inside one fast domain; None means as many as fit
     (`segments.segment_nodes`)."""

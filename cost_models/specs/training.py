@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
+from cost_models.specs.run import Checkpoint
 
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
@@ -60,6 +61,7 @@ class Training:
     """Whose habits stand in for what the user did not say; None means the framework's own defaults."""
     mean_document_length: float | None
     total_tokens: float | None
+    checkpoint: Checkpoint | None = None
     adapter: Adapter | None = None
     """Adapters that are trained beside a frozen base. `param_dtype` and the other types are then theirs, and the base is stored in the
     compute type or quantised."""

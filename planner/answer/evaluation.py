@@ -22,6 +22,7 @@ from cost_models.layers.trained import trained_parameters
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.answer.whole_run import run_parts
 from planner.request.job_warnings import job_warnings
 
 Reason = dict[str, str]
@@ -31,7 +32,7 @@ _TIERS = tuple(tier.label for tier in Tier)
 _NUMBERS = (
     "num_gpus_used", "num_micro_batches", "num_parameters", "padded_vocab_size", "step_time_s", "step_time_range_s",
     "tokens_per_s_per_gpu", "model_tflops_per_gpu", "model_tflops_per_gpu_causal", "hardware_tflops_per_gpu", "mfu",
-    "mfu_bf16", "time_breakdown_s", "memory",
+    "mfu_bf16", "time_breakdown_s", "memory", "mathematics", "overlap_conditions", "run",
 )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def evaluation_dict(
     assumed: Mapping[str, Any] | None = None,
     repeated_flops: float | None = None,
     open_facts: Sequence[Reason] = (),
+    conditions: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The evaluation of strategy `index`, whose layout must hold every stage (`all_stages`).
 
@@ -57,6 +59,7 @@ def evaluation_dict(
         assumed: the defaults that were applied.
         repeated_flops: operations per token that the strategy repeats, where the caller has them for the whole batch.
         open_facts: reasons that name the facts which the row leaves open and on which its verdict depends.
+        conditions: what could hide the strategy's communication (`conditions_of`); None where that is not told.
     """
     at = evaluated.pools.positions(index)
     tightest = int(evaluated.pools.tightest_pool[index])
@@ -69,6 +72,7 @@ def evaluation_dict(
     vocab = padded_vocab_size(job.model, job.training.framework, strategies.tp[index : index + 1])
     if repeated_flops is None:
         repeated_flops = float(repeated_flops_per_token(job, strategies.take(np.array([index])))[0])
+    run, run_assumed, qualified = run_parts(pooled, evaluated, index)
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
@@ -90,14 +94,23 @@ def evaluation_dict(
             **_memory_totals(evaluated.pools.by_pool[tightest], at[tightest], job=job),
             "stages": _stages(pooled, evaluated, index, at),
         },
-        "assumed": {**(assumed or {}), **_assumed_segments(pooled, evaluated, index, at, world=int(gpus))},
+        "assumed": {
+            **(assumed or {}),
+            **_assumed_segments(pooled, evaluated, index, at, world=int(gpus)),
+            **run_assumed,
+        },
         "provenance": {
             "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
             **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
             **_learnt_range(evaluated, index),
         },
-        "warnings": job_warnings(pooled),
+        # No strategy field changes what a step computes; those of the training are the user's own choice, which counts as exact.
+        "mathematics": "exact",
+        "changes": [],
+        "overlap_conditions": conditions,
+        "run": run,
+        "warnings": [*job_warnings(pooled), *qualified],
     }
 
 
@@ -116,6 +129,7 @@ def invalid_dict(
         **dict.fromkeys(_NUMBERS),
         "assumed": dict(assumed or {}),
         "provenance": None,
+        "changes": [],
         "warnings": [] if job is None else job_warnings(job),
     }
 

@@ -19,6 +19,7 @@ from planner.answer.apart import range_factors
 from planner.answer.comparison import compared, tie_groups
 from planner.answer.evaluation import evaluation_dict
 from planner.answer.step_cost import gpu_weight
+from planner.answer.whole_run import conditions_of
 from planner.request.checked_request import CheckedRequest
 from planner.schemas.plan_request import Objective
 from planner.strategies.parse import strategy_dict
@@ -39,12 +40,18 @@ def ranked_plans(
         each = [is_tied(job.calibration, terms_s, tiers, leader=leader, range_factor=learnt) for job in pooled.jobs]
         return np.asarray(np.any(each, axis=0), np.bool_)
 
-    groups = tie_groups(len(detailed), tied_with)
+    groups, conditions = tie_groups(len(detailed), tied_with), conditions_of(pooled, detailed)
     return [
         {
             "rank": index + 1,
             "strategy": strategy_dict(detailed, index),
-            "evaluation": evaluation_dict(evaluated, index, pooled=pooled, assumed=assumed),
+            "evaluation": evaluation_dict(
+                evaluated,
+                index,
+                pooled=pooled,
+                assumed=assumed,
+                conditions=None if conditions is None else conditions[index],
+            ),
             "tie_group": groups[index],
         }
         for index in range(len(detailed))

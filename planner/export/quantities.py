@@ -15,9 +15,9 @@ from planner.export.launch_plan import LaunchPlan
 
 ABOUT_DATA_AND_DATES = frozenset({
     "training.framework", "training.framework_version", "training.software_date", "training.total_tokens",
-    "training.tokens_per_parameter", "model.name",
+    "training.checkpoint", "model.name",
 })  # fmt: skip
-"""What no launch file says: which program is launched, and for how many steps."""
+"""What no launch file says: which program is launched, for how many steps, and how these are saved."""
 _BETWEEN_COPIES = (
     "zero_shard_size", "zero_param_shard_size", "overlap.grad_reduce", "overlap.param_gather", "training.grad_reduce_dtype",
 )  # fmt: skip

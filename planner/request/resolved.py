@@ -15,8 +15,9 @@ from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
 from cost_models.specs.model import Model
+from cost_models.specs.run import Checkpoint, Reliability
 from cost_models.specs.training import Training
-from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA
+from cost_models.units import BITS_PER_BYTE, GB, GIB, GRAMS_PER_KG, HOUR_S, KWH, MICRO, TERA
 from planner.schemas.plan_request import PlanRequest
 
 Document = dict[str, Any]
@@ -101,6 +102,10 @@ def cluster_document(cluster: Cluster) -> Document:
         "host_adam_gb_per_s": cluster.host_adam_bytes_per_s / GB or None,
         "reserved_memory_gib": cluster.reserved_memory_bytes / GIB,
         "price_per_gpu_hour": cluster.price_per_gpu_hour,
+        "reliability": _reliability_document(cluster.reliability),
+        "power_w_per_gpu": cluster.power_w_per_gpu,
+        "pue": cluster.pue,
+        "carbon_g_per_kwh": None if cluster.carbon_kg_per_j is None else cluster.carbon_kg_per_j * KWH * GRAMS_PER_KG,
         "segment_nodes": cluster.segment_nodes,
         "calibration": list(cluster.calibration) or None,
     }
@@ -146,6 +151,7 @@ def training_document(training: Training) -> Document:
     document = {name: getattr(training, name) for name in _TRAINING_FIELDS}
     document["adapter"] = None if training.adapter is None else _adapter_document(training.adapter)
     document["frozen"] = list(training.frozen) or None
+    document["checkpoint"] = None if training.checkpoint is None else _checkpoint_document(training.checkpoint)
     return _stated(document)
 
 
@@ -156,6 +162,25 @@ def _adapter_document(adapter: Adapter) -> Document:
     document["rank_pattern"] = dict(adapter.rank_pattern) or None
     document["modules_to_save"] = list(adapter.modules_to_save) or None
     return _stated(document)
+
+
+def _reliability_document(its: Reliability | None) -> Document | None:
+    """How reliable the GPUs are, in hours and seconds."""
+    if its is None:
+        return None
+    return _stated({
+        "gpu_mtbf_h": its.gpu_mtbf_s / HOUR_S,
+        "restart_s": its.restart_s,
+        "detect_s": its.detect_s,
+        "spares": its.spares,
+        "repair_h": None if its.repair_s is None else its.repair_s / HOUR_S,
+    })  # fmt: skip
+
+
+def _checkpoint_document(its: Checkpoint) -> Document:
+    """How training is saved."""
+    rate = None if its.storage_bytes_per_s is None else its.storage_bytes_per_s / GB
+    return _stated({"save_s": its.save_s, "storage_gb_per_s": rate, "asynchronous": its.asynchronous})
 
 
 def _stated(document: Mapping[str, Any]) -> Document:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
 from planner.schemas.base import ContractModel
+from planner.schemas.run import Change, Communication, OverlapCondition, Run
 
 Verdict = Literal["fits", "at-risk", "oom", "invalid"]
 if TYPE_CHECKING:
@@ -161,5 +162,14 @@ class Evaluation(ContractModel):
     """Every default that was applied, by contract field."""
     provenance: Provenance | None = None
     """Where the numbers came from."""
+    mathematics: Literal["exact", "rounded", "changed"] | None = None
+    """Whether a step computes what the framework's plain step computes: the same (exact; the precision that the request names is),
+    with fewer digits on the way (rounded), or something else (changed)."""
+    changes: list[Change] = Field(default_factory=list)
+    """What is done otherwise, where it is not exact."""
+    overlap_conditions: dict[Communication, OverlapCondition] | None = None
+    """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
+    run: Run | None = None
+    """The whole run; null where the training has neither total_tokens nor tokens_per_parameter."""
     warnings: list[str] = Field(default_factory=list)
     """Facts that qualify the answer, such as a vision tower that is not planned."""

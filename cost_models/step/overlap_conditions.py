@@ -1,0 +1,236 @@
+"""Whether computation could hide each kind of communication, as the textbooks ask it: seconds of a collective over seconds of the
+computation beside it, at the dense peak of the GPU.                                                                     [O-4]
+
+These ratios explain a plan; no term of the step is made of them. The step's own exposed times ([O-1], [O-2], [O-3]) know the speed
+that products reach, what runs beside what, and latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.placement import place
+from cost_models.hardware.segments import domain_gpus
+from cost_models.job import Job
+from cost_models.layers.parameters import count_parameters
+from cost_models.layers.trained import trained_parameters
+from cost_models.specs.training import BYTES_PER
+from cost_models.step.fsdp_comm import is_fsdp
+from cost_models.strategies.strategy import Bools, Floats, Strategies
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One kind of communication of N strategies, arrays of shape (N,)."""
+
+    applies: Bools
+    """Where the strategy communicates so at all."""
+    ratio: Floats
+    """Seconds of communication over seconds of the computation that could hide it; at most 1 where it could."""
+    ranks: Floats
+    element_bytes: float
+    bytes_per_s: Floats
+    """What one rank's link carries while its group communicates, in one direction."""
+    raised: Floats
+    """Value of the field named by `field` at which the ratio is 1."""
+    fields: tuple[str, str]
+    """The field that hides it, where `second` is false and where it is true."""
+    second: Bools
+
+    def field(self, index: int) -> str:
+        """The field of strategy `index` which, raised, hides its communication."""
+        return self.fields[int(self.second[index])]
+
+
+def dp_ratio(
+    tokens: Floats | float,
+    *,
+    ranks: Floats | float,
+    element_bytes: float,
+    flops_per_s: float,
+    bytes_per_s: Floats | float,
+) -> Floats:
+    """All-reduce of gradients over the backward that it runs beside. [O-4]
+
+        2 (n - 1) / n · e P / B  over  4 P T / F  =  e (n - 1) / n · F / (2 T B)
+
+    Args:
+        tokens: T, tokens of one rank between two reductions.
+        ranks: n, ranks that reduce together.
+        element_bytes: e, bytes of a gradient as it travels.
+        flops_per_s: F, dense peak of one GPU.
+        bytes_per_s: B, bandwidth of one rank in one direction.
+    """
+    share = (np.asarray(ranks) - 1.0) / ranks
+    return np.asarray(element_bytes * share * flops_per_s / (2.0 * np.asarray(tokens) * bytes_per_s))
+
+
+def zero3_ratio(
+    tokens: Floats | float,
+    *,
+    ranks: Floats | float,
+    element_bytes: float,
+    flops_per_s: float,
+    bytes_per_s: Floats | float,
+) -> Floats:
+    """Gather of a layer's parameters over the forward of the layer before. [O-4]
+
+        (n - 1) / n · e P / B  over  2 P T / F  =  e (n - 1) / n · F / (2 T B)
+
+    Arguments as of `dp_ratio`, but `tokens` are those of one micro-batch on one rank, and e is a parameter's.
+    """
+    return dp_ratio(tokens, ranks=ranks, element_bytes=element_bytes, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
+
+
+def tp_ratio(
+    hidden_size: float, *, ranks: Floats | float, element_bytes: float, flops_per_s: float, bytes_per_s: Floats | float
+) -> Floats:
+    """Gather of a layer's input over the product of h x h weights, split t ways, that reads it. [O-4]
+
+    (t - 1) / t · e T h / B  over  2 T h² / (t F)  =  e (t - 1) F / (2 h B)
+    """
+    return np.asarray(
+        element_bytes * (np.asarray(ranks) - 1.0) * flops_per_s / (2.0 * hidden_size * np.asarray(bytes_per_s))
+    )
+
+
+def pp_ratio(
+    hidden_size: float, *, layers: Floats | float, element_bytes: float, flops_per_s: float, bytes_per_s: Floats | float,
+    copies: Floats | float = 1.0,
+) -> Floats:  # fmt: skip
+    """Send of a micro-batch's activations over the forward of the layers between two sends. [O-4]
+
+        e T h / B  over  32 T h² L / F  =  e F / (32 h L B)
+
+    A layer counts 16 h² weights: 4 h² of attention, 12 h² of a gated MLP that is 4 h wide.
+
+    Args:
+        hidden_size: h.
+        layers: L, decoder layers of one virtual stage.
+        element_bytes: e, bytes of an activation.
+        flops_per_s: F, dense peak of one GPU.
+        bytes_per_s: B, bandwidth of one rank in one direction.
+        copies: tensor-parallel ranks that each send the same activations.
+    """
+    work = 32.0 * hidden_size * np.asarray(layers) * np.asarray(bytes_per_s)
+    return np.asarray(element_bytes * flops_per_s * np.asarray(copies) / work)
+
+
+def overlap_conditions(job: Job, strategies: Strategies) -> dict[str, Condition]:
+    """The conditions of data parallelism, ZeRO-3, tensor and pipeline parallelism, by name: dp, zero3, tp, pp. [O-4]"""
+    weights, tokens = _weights(job), strategies.rank_tokens(job.training.seq_length)
+    activations = tokens * job.model.hidden_size * job.training.compute_bytes
+    copies = np.where(_is_scattered(job, strategies), 1.0, strategies.tp)
+    sizes = (
+        weights.trained / (strategies.tp * strategies.pp) * BYTES_PER[job.training.grad_reduce_dtype],
+        weights.largest_layer / strategies.tp * job.training.gather_bytes,
+        activations,
+        activations * copies / strategies.tp,
+    )
+    dp, zero3, tp, pp = _bandwidths(job, strategies, sizes)
+    return {
+        "dp": _dp(job, strategies, tokens, dp),
+        "zero3": _zero3(job, strategies, tokens, zero3),
+        "tp": _tp(job, strategies, tp),
+        "pp": _pp(job, strategies, copies, pp),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Counts of a job's weights."""
+
+    trained: float
+    trained_share: float
+    largest_layer: float
+    per_active: float
+    """All weights over those that one token is multiplied with; 1 without experts."""
+
+
+@lru_cache(maxsize=1024)
+def _weights(job: Job) -> _Weights:
+    counts, trained = count_parameters(job.model), trained_parameters(job.model, job.training)
+    return _Weights(trained.trainable, trained.share, float(max(counts.per_layer)), counts.total / counts.active)
+
+
+def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats) -> Condition:
+    ranks, weights, each = strategies.dp_cp, _weights(job), strategies.grad_sync_each
+    grad_bytes = BYTES_PER[job.training.grad_reduce_dtype]
+    between = tokens * np.where(each, 1.0, strategies.num_micro_batches)
+    ratio = dp_ratio(between, ranks=ranks, element_bytes=grad_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
+    # Experts have gradients of all their weights but compute with a few; frozen weights are computed with but have none. Where
+    # parameters are gathered layer by layer, gradients are only scattered, which is half of an all-reduce.
+    halved = np.where(is_fsdp(job, strategies), 0.5, 1.0)
+    ratio = ratio * (weights.per_active * weights.trained_share) * halved
+    # Jobs that differ in their batch may be priced together, so that it is taken from the strategies.
+    batch = strategies.dp * strategies.micro_batch_size * strategies.num_micro_batches
+    raised = ratio * np.where(each, strategies.micro_batch_size, batch)
+    return Condition(ranks > 1, ratio, ranks, grad_bytes, rate, raised, ("global_batch_size", "micro_batch_size"), each)
+
+
+def _zero3(job: Job, strategies: Strategies, tokens: Floats, rate: Floats) -> Condition:
+    ranks, element_bytes = strategies.zero_param_shard_size, job.training.gather_bytes
+    ratio = zero3_ratio(tokens, ranks=ranks, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
+    ratio = ratio * _weights(job).per_active
+    applies = is_fsdp(job, strategies) & (ranks > 1)
+    return _condition(applies, ratio, ranks, element_bytes, rate, strategies.micro_batch_size, "micro_batch_size")
+
+
+def _tp(job: Job, strategies: Strategies, rate: Floats) -> Condition:
+    ranks, hidden, element_bytes = strategies.tp, float(job.model.hidden_size), job.training.compute_bytes
+    ratio = tp_ratio(hidden, ranks=ranks, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
+    return _condition(ranks > 1, ratio, ranks, element_bytes, rate, np.full_like(ranks, hidden), "hidden_size")
+
+
+def _pp(job: Job, strategies: Strategies, copies: Floats, rate: Floats) -> Condition:
+    ranks, hidden, element_bytes = strategies.pp, float(job.model.hidden_size), job.training.compute_bytes
+    layers = job.model.num_layers / (ranks * strategies.vpp)
+    ratio = pp_ratio(
+        hidden, layers=layers, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate, copies=copies
+    )
+    return _condition(ranks > 1, ratio, ranks, element_bytes, rate, layers, "layers_per_stage")
+
+
+def _is_scattered(job: Job, strategies: Strategies) -> Bools:
+    """Whether each tensor-parallel rank sends its own slice of the activations to the next stage, shape (N,)."""
+    return strategies.sequence_parallel | (job.framework.scatters_pipeline_messages & (strategies.tp > 1))
+
+
+def _condition(
+    applies: Bools, ratio: Floats, ranks: Floats, element_bytes: float, rate: Floats, now: Floats, field: str
+) -> Condition:
+    """A condition whose ratio falls as one field rises."""
+    return Condition(
+        applies, ratio, ranks, element_bytes, rate, ratio * now, (field, field), np.zeros(len(ratio), np.bool_)
+    )
+
+
+def _peak(job: Job) -> float:
+    return job.calibration.peak_flops_per_s(job.training.precision)
+
+
+def _bandwidths(job: Job, strategies: Strategies, sizes: Sequence[Floats]) -> NDArray[np.float64]:
+    """Bytes per second of one rank's link in the dp, zero3, tp and pp group, in calls of these sizes, shape (4, N).
+
+    It is what nccl-tests call bus bandwidth: of an all-gather, and of a send to the next stage; infinite without a call.
+    """
+    s, count = strategies, len(strategies)
+    # All groups in one batch: a row alone would wait longer for four small ones than for everything else that is said of it.
+    ranks = np.concatenate([s.dp_cp, s.zero_param_shard_size, s.tp, s.pp])
+    stride = np.concatenate([s.tp, s.tp, np.ones(count), s.tp * s.cp * s.dp])
+    domain, moved = np.tile(domain_gpus(job.cluster, s), 4), np.concatenate(sizes)
+    placement = place(ranks, stride=stride, cluster=job.cluster, world=np.tile(s.world, 4), domain=domain)
+    rings, sends = np.arange(3 * count), np.arange(3 * count, 4 * count)
+    gather = job.calibration.collective_s("all_gather", moved[rings], placement=placement.take(rings)).seconds
+    send = job.calibration.collective_s("send_recv", moved[sends], placement=placement.take(sends)).seconds
+    seconds = np.concatenate([gather, send])
+    moved = moved * np.concatenate([bus_factor("all_gather", ranks[rings]), bus_factor("send_recv", ranks[sends])])
+    rates = np.full(4 * count, np.inf)
+    np.divide(moved, seconds, out=rates, where=seconds > 0)
+    return rates.reshape(4, count)
