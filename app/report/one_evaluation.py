@@ -10,7 +10,9 @@ from app.report.frame import frame_of_file
 from app.report.intact import require_intact_evaluation
 from app.report.report import Json
 from app.report.section import Section, environment, section
+from app.report.sections.conditions import conditions_section
 from app.report.sections.memory import memory_section
+from app.report.sections.run import run_section
 from app.report.sections.time import time_section
 from app.report.sections.trust import trust_alone
 from app.report.sections.verdict import key_figures
@@ -68,6 +70,8 @@ def _priced(evaluation: Json) -> Iterator[Section | None]:
         yield trust_alone(evaluation)
         yield memory_section(evaluation, headroom_fraction=None)
         yield time_section(evaluation)
+        yield run_section(evaluation)
+        yield conditions_section(evaluation)
 
 
 def _verdict(detail: Json) -> Section:

@@ -12,6 +12,7 @@ from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page, 
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
 from app.report.sections.compare import compare
+from app.report.sections.conditions import conditions
 from app.report.sections.flips import flips
 from app.report.sections.launch import launch
 from app.report.sections.layers import layers
@@ -21,6 +22,7 @@ from app.report.sections.nearest import nearest, nearly
 from app.report.sections.pareto import pareto
 from app.report.sections.ranking import ranking
 from app.report.sections.rejected import rejected
+from app.report.sections.run import run
 from app.report.sections.short import short
 from app.report.sections.time import time
 from app.report.sections.timeline import timeline
@@ -37,7 +39,7 @@ PlanSection = Callable[[Report, PlanView], Section | None]
 
 ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, flips, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, timeline, mesh, layers, launch)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, run, timeline, conditions, mesh, layers, launch)
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly, why_not)
 """What follows about the response as a whole."""

@@ -5,6 +5,7 @@ Failures and checkpoints count where the job says how often GPUs fail and how it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Repairs:
+    """What becomes of broken nodes of one kind."""
+
+    in_repair: float | None
+    """Nodes that fail during one repair; None where nobody said how long a repair takes."""
+    spares: int | None
+    """Nodes that stand ready; None where nobody said."""
+
+    @property
+    def ready(self) -> float | None:
+        """Share of the run's time in which a node stands ready for every broken one; None where that is not known. [T-9]"""
+        if self.in_repair is None or self.spares is None:
+            return None
+        return ready_fraction(in_repair=self.in_repair, spares=self.spares)
+
+
+@dataclass(frozen=True, slots=True)
 class Stops:
     """What failures and saves do to a run; seconds."""
 
@@ -55,9 +73,8 @@ class Stops:
     """Training between two saves by Young's formula."""
     optimal_interval_s: float
     """Training between two saves at which the run is available the longest."""
-    in_repair: float | None
-    """Nodes that fail during one repair; None where nobody said how long a repair takes."""
-    spares: int | None
+    repairs: Sequence[Repairs]
+    """Those of each kind of node in use, in the order of the run's parts."""
 
     @property
     def goodput(self) -> float:
@@ -74,9 +91,15 @@ class Stops:
     @property
     def ready(self) -> float | None:
         """Share of the run's time in which it does not wait for a repair; None where that is not known. [T-9]"""
-        if self.in_repair is None or self.spares is None:
-            return None
-        return ready_fraction(in_repair=self.in_repair, spares=self.spares)
+        known = [each.ready for each in self.repairs if each.ready is not None]
+        # A kind of node of which nothing is known is taken to have a spare ready, and kinds fail independently.
+        return math.prod(known) if known else None
+
+    @property
+    def spares(self) -> int | None:
+        """Spare nodes of all kinds; None where nobody said."""
+        counts = [each.spares for each in self.repairs if each.spares is not None]
+        return sum(counts) if counts else None
 
     @property
     def are_rare(self) -> bool:
@@ -114,18 +137,31 @@ class Run:
     @property
     def gpu_seconds(self) -> float:
         """Seconds for which GPUs are held, spares included. [T-7]"""
-        return self.duration_s * sum(part.num_gpus + _spare_gpus(part, self.stops) for part in self.parts)
+        return self.duration_s * sum(self._held)
 
     @property
     def cost(self) -> float | None:
         """Price of all GPUs that are held, in the currency of the prices; None where a GPU has none. [T-7]"""
         total = 0.0
-        for part in self.parts:
+        for part, held in zip(self.parts, self._held, strict=True):
             price = part.cluster.price_per_gpu_hour
             if price is None:
                 return None
-            total += price * (part.num_gpus + _spare_gpus(part, self.stops)) * self.duration_s / HOUR_S
+            total += price * held * self.duration_s / HOUR_S
         return total
+
+    @property
+    def _held(self) -> list[float]:
+        """GPUs of each part, those of its spare nodes included."""
+        if self.stops is None:
+            stated = [part.cluster.reliability for part in self.parts]
+            spares = [its.spares if its is not None else None for its in stated]
+        else:
+            spares = [each.spares for each in self.stops.repairs]
+        return [
+            part.num_gpus + (count or 0) * part.cluster.gpus_per_node
+            for part, count in zip(self.parts, spares, strict=True)
+        ]
 
     @property
     def energy_j(self) -> float | None:
@@ -150,21 +186,23 @@ class Run:
         return replace(self, stops=replace(self.stops, interval_s=interval_s))
 
     def with_spares(self, spares: int) -> Run:
-        """The same run with another number of spare nodes."""
+        """The same run on nodes of one kind with another number of spare ones."""
         assert self.stops is not None
-        return replace(self, stops=replace(self.stops, spares=spares))
+        (repairs,) = self.stops.repairs
+        return replace(self, stops=replace(self.stops, repairs=(replace(repairs, spares=spares),)))
 
     def variants(self) -> Iterator[Run]:
-        """The run as it is, at other intervals, and where repairs are known with other numbers of spares."""
+        """The run as it is, at other intervals, and where repairs of the only kind of node are known with other numbers of spares."""
         if self.stops is None:
             return
         shortest_s = self.stops.save.shortest_interval_s
         intervals = {self.stops.interval_s, self.stops.optimal_interval_s}
         intervals |= {max(factor * self.stops.interval_s, shortest_s) for factor in INTERVAL_FACTORS}
         yield from (self.with_interval(interval_s) for interval_s in sorted(intervals))
-        if self.stops.in_repair is None:
+        in_repair = self.stops.repairs[0].in_repair
+        if len(self.parts) > 1 or in_repair is None:
             return
-        enough = fewest_spares(in_repair=self.stops.in_repair, waiting=LITTLE_WAITING)
+        enough = fewest_spares(in_repair=in_repair, waiting=LITTLE_WAITING)
         counts = {0, enough, *(2**power for power in range(enough.bit_length()) if 2**power < enough)}
         yield from (self.with_spares(count) for count in sorted(counts) if count != self.stops.spares)
 
@@ -198,10 +236,9 @@ def _stops(parts: Sequence[Part], save: Save) -> Stops | None:
     if len(each) < len(known):
         return None
     # Kinds of GPU fail independently of each other, so their rates add; the slowest of them decides how soon the run goes on.
-    per_s = sum(part.num_gpus / its.gpu_mtbf_s for part, its in zip(parts, each, strict=True))
-    between_s, recovery_s = 1.0 / per_s, max(its.recovery_s for its in each)
-    only = each[0] if len(each) == 1 else None
-    repaired = only is not None and only.repair_s is not None
+    rates = [part.num_gpus / its.gpu_mtbf_s for part, its in zip(parts, each, strict=True)]
+    between_s, recovery_s = 1.0 / sum(rates), max(its.recovery_s for its in each)
+    failing = 1.0 / (1.0 + recovery_s / between_s)  # share of the time between two stops in which machines can fail
     interval_s = young_interval_s(between_s=between_s, save_s=save.blocking_s)
     best_s = optimal_interval_s(between_s=between_s, recovery_s=recovery_s + save.unsafe_s, save_s=save.blocking_s)
     return Stops(
@@ -210,18 +247,11 @@ def _stops(parts: Sequence[Part], save: Save) -> Stops | None:
         save=save,
         interval_s=max(interval_s, save.shortest_interval_s),
         optimal_interval_s=max(best_s, save.shortest_interval_s),
-        in_repair=only.repair_s / (between_s + recovery_s) if repaired and only and only.repair_s else None,
-        spares=only.spares if only is not None else None,
+        repairs=tuple(
+            Repairs(None if its.repair_s is None else its.repair_s * rate * failing, its.spares)
+            for its, rate in zip(each, rates, strict=True)
+        ),
     )
-
-
-def _spare_gpus(part: Part, stops: Stops | None) -> float:
-    """GPUs of the spare nodes of a part; the number of a what-if stands for the stated one."""
-    reliability = part.cluster.reliability
-    if reliability is None:
-        return 0.0
-    spares = stops.spares if stops is not None and stops.spares is not None else reliability.spares
-    return float((spares or 0) * part.cluster.gpus_per_node)
 
 
 def _site_power_w(part: Part) -> float | None:

@@ -104,7 +104,9 @@ def test_entries_of_equations_name_the_files_that_compute_them() -> None:
     text = (ROOT / "cost_models" / "EQUATIONS.md").read_text()
     _, *parts = re.split(rf"^\*\*\[({TAG})\]", text, flags=re.MULTILINE)
     named = {
-        tag: re.findall(r"`((?:calibration|corrections|hardware|layers|memory|pools|step|strategies)/\w+\.py)`", body)
+        tag: re.findall(
+            r"`((?:calibration|corrections|hardware|layers|memory|pools|runs|step|strategies)/\w+\.py)`", body
+        )
         for tag, body in zip(parts[::2], parts[1::2], strict=True)
     }
     assert [tag for tag, files in named.items() if not files] == []

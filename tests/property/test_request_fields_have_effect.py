@@ -62,6 +62,7 @@ PAIRS = {
     "gpu": "A100-PCIe-80GB", "num_nodes": 1, "gpus_per_node": 8, "intra_node": "nvlink-pairs",
     "pcie": {"gpus_per_switch": 4, "gpus_per_socket": 4},
 }  # fmt: skip
+RELIABILITY = {"gpu_mtbf_h": 1000.0, "restart_s": 600.0, "detect_s": 60.0, "spares": 1, "repair_h": 12.0}
 STAGES_ON_POOLS = {"tp": 2, "pp": 4, "pool_per_stage": ["old", "old", "new", "new"]}
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
@@ -164,6 +165,14 @@ ROWS: dict[str, Json] = {
         training("megatron", global_batch_size=128),
         {"pp": 2, "ep": 32, "dp": 128, "moe_dispatcher": "alltoall", "pool_per_stage": ["old", "new"]},
     ),
+    "run": row(DENSE, {**CUSTOM, "power_w_per_gpu": 900.0, "carbon_g_per_kwh": 400.0, "reliability": RELIABILITY},
+               training("megatron", total_tokens=1e12, checkpoint={"storage_gb_per_s": 10.0}), {"tp": 2}),
+    "run-saved": row(DENSE, {**CUSTOM, "reliability": RELIABILITY},
+                     training("megatron", total_tokens=1e12, checkpoint={"save_s": 60.0}), {"tp": 2}),
+    "pools-run": row(DENSE, pools_of(
+        {"gpu": "A100-SXM-80GB", "carbon_g_per_kwh": 400.0, "reliability": RELIABILITY},
+        {"gpu": TOY, "power_w_per_gpu": 900.0, "carbon_g_per_kwh": 400.0, "reliability": RELIABILITY},
+    ), training("megatron", total_tokens=1e12, checkpoint={"save_s": 60.0}), STAGES_ON_POOLS),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
@@ -293,7 +302,6 @@ ONLY_IN = {
     "cluster.price_per_gpu_hour": "front",
     "cluster.pools.price_per_gpu_hour": "cheapest",
     "constraints.fixed.pool_per_stage": "pools",
-    "training.total_tokens": "tokens",
 }
 """The request whose plans a field changes that no evaluation asks for, so that it is not tried on all others first."""
 

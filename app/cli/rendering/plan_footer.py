@@ -17,6 +17,7 @@ from app.plan_cells import (
     worst_tier,
     zero_stage,
 )
+from app.report.run_words import duration
 from cost_models.units import GIB
 from planner.answer.comparison import differing_knobs, listed_ranks, ties
 from planner.answer.rejections import rejections
@@ -164,10 +165,25 @@ def _duration(request: Json, plans: Sequence[Json]) -> list[Text]:
     tokens = request.get("training", {}).get("total_tokens")
     if not plans or not tokens:
         return []
-    # Short jobs in hours: "0.04 days" says little.
-    days = tokens / throughput(plans[0]) / 86_400.0
-    span = f"{seconds(days)} days" if days >= 2.0 else f"{seconds(24.0 * days)} hours"
-    return [Text(f"Plan 1 takes {span} for {tokens:,.0f} tokens, if nothing interrupts it.")]
+    run = plans[0]["evaluation"].get("run")
+    goodput = run and run["goodput"]
+    span = duration(tokens / throughput(plans[0]) / (goodput or 1.0))
+    held = f"if nothing interrupts it{_spent(run)}" if not goodput else f"of which {goodput:.1%} trains{_spent(run)}"
+    return [Text(f"Plan 1 takes {span} for {tokens:,.0f} tokens, {held}.")]
+
+
+def _spent(run: Json | None) -> str:
+    """What a run costs and draws, where that is known."""
+    if run is None:
+        return ""
+    known = (
+        ("gpu_hours", "GPU-hours"),
+        ("cost", "for their price"),
+        ("energy_kwh", "kWh"),
+        ("co2_kg", "kg of carbon dioxide"),
+    )
+    parts = [f"{run[name]:,.0f} {unit}" for name, unit in known if run[name] is not None]
+    return f": {', '.join(parts)}"
 
 
 def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:

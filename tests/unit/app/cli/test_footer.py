@@ -196,6 +196,23 @@ def test_the_time_of_all_tokens_is_told_where_the_request_names_them() -> None:
     assert "Plan 1 takes" not in told([ranked(1)])
 
 
+def test_the_time_of_all_tokens_holds_what_failures_take() -> None:
+    """31.25 days of training at a goodput of 0.8 are 39.06 days."""
+    plan = ranked(1)
+    plan["evaluation"]["run"] = {
+        "gpu_hours": 30_000.0,
+        "cost": 60_000.0,
+        "energy_kwh": 21_000.0,
+        "co2_kg": None,
+        "goodput": 0.8,
+    }
+    request = {**response_of([])["request"], "training": {"total_tokens": 86.4e9}}
+    assert (
+        "Plan 1 takes 39.1 days for 86,400,000,000 tokens, of which 80.0% trains: 30,000 GPU-hours, 60,000 for their price, 21,000 kWh."
+        in told([plan], request=request)
+    )
+
+
 def test_the_next_plan_is_described_where_the_table_does_not_show_it() -> None:
     plans = [ranked(1) | {"against_next": "3% faster than plan 2"}, ranked(2, cp=2)]
     assert "Plan 1 is 3% faster than plan 2. Plan 2, which is not shown, is tp2 pp4 dp4 cp2 z1 mb3 none." in told(

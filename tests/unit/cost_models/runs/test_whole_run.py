@@ -166,7 +166,7 @@ def test_kinds_of_gpu_fail_independently() -> None:
     """Four GPUs of 40 hours and four of 80 stop every 1 / (4/40 + 4/80) = 6.67 hours."""
     job = job_of(dense_model(), gpu=UNIT_GPU, total_tokens=TOKENS, cluster=FAILING, checkpoint={"save_s": 20.0})
     assert job.cluster.reliability is not None
-    worse = replace(job.cluster.reliability, gpu_mtbf_s=40 * 3600.0, restart_s=1000.0)
+    worse = replace(job.cluster.reliability, gpu_mtbf_s=40 * 3600.0, restart_s=1000.0, repair_s=25_100.0, spares=0)
     pooled = replace(job.as_only_pool, jobs=(job, replace(job, cluster=replace(job.cluster, reliability=worse))))
     row = row_of(job, dp=8, micro_batch_size=1)
     run = whole_run(pooled, row, 0, step_s=1.0, gpus_by_pool={0: 4.0, 1: 4.0})
@@ -174,3 +174,6 @@ def test_kinds_of_gpu_fail_independently() -> None:
     assert run.stops is not None
     assert run.stops.between_s == pytest.approx(3600 / 0.15)
     assert run.stops.recovery_s == pytest.approx(1100.0)
+    # Two of three failures are the worse kind's: 25,100 s of repair · 2/3 / (24,000 + 1,100) s = 2/3 of them in one repair, and
+    # without a spare the run is ready for 1 / (1 + 2/3) of the time. Of the other kind's repairs nothing is known.
+    assert run.stops.ready == pytest.approx(0.6)
