@@ -57,6 +57,7 @@ class CheckpointInput(Documented):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> CheckpointInput:
+        # Both would contradict each other as soon as the model changes, and neither leaves the goodput open.
         if (self.save_s is None) == (self.storage_gb_per_s is None):
             given = "neither" if self.save_s is None else "both"
             raise ValueError(

@@ -36,6 +36,8 @@ def checkpoint_bytes(job: Job) -> float:
     Of adapters the base is not saved; frozen parameters are saved without main copies and states.
     """
     training = job.training
+    # Gradients, activations and gathered copies are made anew, and the parameters' copies in the compute type follow from the
+    # main ones; frameworks save both all the same, so that a checkpoint can be read without the optimizer.
     trained = trained_parameters(job.model, training)
     modules = count_parameters(job.model).mtp if job.mtp_num_layers else 0
     stored = trained.trainable if training.adapter is not None else trained.total + modules
@@ -61,6 +63,7 @@ def save_of(job: Job, strategies: Strategies, index: int) -> Save | None:
         write_s = size_bytes / checkpoint.storage_bytes_per_s
     if not checkpoint.asynchronous:
         return Save(size_bytes, write_s, 0.0)
+    # Replicas hold the same state, and one of them writes it; within it, ZeRO has spread the optimizer's share over its ranks.
     shard = float(strategies.zero_shard_size[index]) if strategies.zero[index] >= 1 else 1.0
     ranks = float((strategies.tp * strategies.pp)[index]) * shard
     copy_s = size_bytes / ranks / job.cluster.host_link_bytes_per_s

@@ -45,6 +45,7 @@ def goodput(*, interval_s: float, save_s: float, between_s: float, recovery_s: f
         recovery_s: T_r, seconds from a failure until training goes on.
         unsafe_s: T_w, seconds behind a save until storage holds it; a failure in them goes back to the save before.
     """
+    # The two losses are independent to first order, so their shares multiply.
     saved = interval_s / (interval_s + save_s) if save_s else 1.0
     return saved * between_s / (between_s + recovery_s + interval_s / 2.0 + unsafe_s)
 
@@ -61,6 +62,7 @@ def ready_fraction(*, in_repair: float, spares: int) -> float:
         in_repair: a, nodes that fail during one repair: mean seconds of a repair over mean seconds between failures.
         spares: s, nodes that stand ready beside those in use.
     """
+    # Of the sum over factorials, which overflows from 171 spares on, the recursion is the stable form.
     blocked = 1.0
     for lines in range(1, spares + 1):
         blocked = in_repair * blocked / (lines + in_repair * blocked)

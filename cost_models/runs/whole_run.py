@@ -35,12 +35,14 @@ class Part:
     @property
     def power_w(self) -> float | None:
         """Power that one GPU and its share of its node draw: as stated, else the limit of the GPU alone."""
+        # A node draws more than its GPUs, by how much depends on the machine; what is assumed is then a lower bound, and is told.
         stated = self.cluster.power_w_per_gpu
         return self.cluster.gpu.power_limit_w if stated is None else stated
 
     @property
     def site_factor(self) -> float:
         """Power of the site over that of its machines; 1 where nobody stated it."""
+        # No building has less than 1, so that this is a lower bound as well.
         return self.cluster.pue or 1.0
 
 
@@ -109,6 +111,7 @@ class Stops:
 
     def count(self, duration_s: float) -> float:
         """Failures that a run of this length meets, waiting and recovery included. [T-8]"""
+        # One cycle of training, failure, recovery and repeated training holds one stop; while the run waits, nothing fails.
         ready_s = duration_s * (1.0 if self.ready is None else self.ready)
         lost_s = self.recovery_s + self.interval_s / 2.0 + self.save.unsafe_s
         return ready_s / (self.between_s + lost_s)
@@ -153,6 +156,7 @@ class Run:
     @property
     def _held(self) -> list[float]:
         """GPUs of each part, those of its spare nodes included."""
+        # A what-if replaces the number of spares that the cluster states. Without a goodput there is none, but spares are paid for.
         if self.stops is None:
             stated = [part.cluster.reliability for part in self.parts]
             spares = [its.spares if its is not None else None for its in stated]
@@ -166,6 +170,7 @@ class Run:
     @property
     def energy_j(self) -> float | None:
         """Energy that the GPUs in use and their site draw, in joules; None where the power of a GPU is not known. [T-7]"""
+        # Spare nodes idle at a fraction of this power that nobody states, and a run has few of them.
         each = [_site_power_w(part) for part in self.parts]
         return None if None in each else self.duration_s * sum(power or 0.0 for power in each)
 
@@ -195,6 +200,7 @@ class Run:
         """The run as it is, at other intervals, and where repairs of the only kind of node are known with other numbers of spares."""
         if self.stops is None:
             return
+        # Intervals below the shortest one would begin a save before the last one is on storage, which no framework does.
         shortest_s = self.stops.save.shortest_interval_s
         intervals = {self.stops.interval_s, self.stops.optimal_interval_s}
         intervals |= {max(factor * self.stops.interval_s, shortest_s) for factor in INTERVAL_FACTORS}
@@ -203,6 +209,7 @@ class Run:
         if len(self.parts) > 1 or in_repair is None:
             return
         enough = fewest_spares(in_repair=in_repair, waiting=LITTLE_WAITING)
+        # Powers of two show where more spares stop to pay; beyond `enough` the waiting is less than other errors of the goodput.
         counts = {0, enough, *(2**power for power in range(enough.bit_length()) if 2**power < enough)}
         yield from (self.with_spares(count) for count in sorted(counts) if count != self.stops.spares)
 
@@ -223,6 +230,7 @@ def whole_run(
     tokens = job.training.total_tokens
     if tokens is None:
         return None
+    # Not rounded up: a deadline of the search divides in the same way, and a run of one step more or less is the same run.
     steps = tokens / (float(job.training.seq_length) * job.training.global_batch_size)
     parts = [Part(gpus, pooled.jobs[pool].cluster) for pool, gpus in gpus_by_pool.items()]
     save = save_of(job, strategies, index)

@@ -67,6 +67,7 @@ def dp_ratio(
         flops_per_s: F, dense peak of one GPU.
         bytes_per_s: B, bandwidth of one rank in one direction.
     """
+    # P cancels: a group that shards or splits the model moves and computes proportionally less of it.
     share = (np.asarray(ranks) - 1.0) / ranks
     return np.asarray(element_bytes * share * flops_per_s / (2.0 * np.asarray(tokens) * bytes_per_s))
 
@@ -127,6 +128,7 @@ def overlap_conditions(job: Job, strategies: Strategies) -> dict[str, Condition]
     weights, tokens = _weights(job), strategies.rank_tokens(job.training.seq_length)
     activations = tokens * job.model.hidden_size * job.training.compute_bytes
     copies = np.where(_is_scattered(job, strategies), 1.0, strategies.tp)
+    # The largest call of each kind: bandwidth falls with size, and what cannot hide there hides nowhere.
     sizes = (
         weights.trained / (strategies.tp * strategies.pp) * BYTES_PER[job.training.grad_reduce_dtype],
         weights.largest_layer / strategies.tp * job.training.gather_bytes,
@@ -227,6 +229,8 @@ def _bandwidths(job: Job, strategies: Strategies, sizes: Sequence[Floats]) -> ND
     domain, moved = np.tile(domain_gpus(job.cluster, s), 4), np.concatenate(sizes)
     placement = place(ranks, stride=stride, cluster=job.cluster, world=np.tile(s.world, 4), domain=domain)
     rings, sends = np.arange(3 * count), np.arange(3 * count, 4 * count)
+    # An all-reduce is priced as the reduce-scatter and all-gather that it is made of, as ZeRO runs it; inside a switch that adds up
+    # by itself it would be faster.
     gather = job.calibration.collective_s("all_gather", moved[rings], placement=placement.take(rings)).seconds
     send = job.calibration.collective_s("send_recv", moved[sends], placement=placement.take(sends)).seconds
     seconds = np.concatenate([gather, send])

@@ -39,6 +39,7 @@ def run_parts(pooled: PooledJob, evaluated: Evaluated, index: int) -> tuple[Docu
     step_s, used = float(evaluated.step_time_s[index]), gpus_by_pool(evaluated, index)
     run = whole_run(pooled, evaluated.strategies, index, step_s=step_s, gpus_by_pool=used)
     assert run is not None
+    # Failures are as uncertain as the step, but of their range nothing is known; the days' range is that of the step alone.
     ends = (float(evaluated.step_time_low_s[index]) / step_s, float(evaluated.step_time_high_s[index]) / step_s)
     qualified = [FREQUENT] if run.stops is not None and not run.stops.are_rare else []
     return _run_dict(run, tokens=tokens, range_factors=ends), _assumed(pooled, used), qualified
@@ -115,6 +116,7 @@ def conditions_of(pooled: PooledJob, strategies: Strategies) -> list[Document] |
     for name, condition in overlap_conditions(pooled.jobs[0], strategies).items():
         for index in np.flatnonzero(condition.applies).tolist():
             ratio = float(condition.ratio[index])
+            # Rounded up, since nobody can set half a sequence or half a layer.
             found[index][name] = {
                 "ratio": ratio,
                 "verdict": "hidden" if ratio <= 1.0 else "exposed",

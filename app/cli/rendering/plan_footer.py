@@ -168,21 +168,20 @@ def _duration(request: Json, plans: Sequence[Json]) -> list[Text]:
     run = plans[0]["evaluation"].get("run")
     goodput = run and run["goodput"]
     span = duration(tokens / throughput(plans[0]) / (goodput or 1.0))
-    held = f"if nothing interrupts it{_spent(run)}" if not goodput else f"of which {goodput:.1%} trains{_spent(run)}"
-    return [Text(f"Plan 1 takes {span} for {tokens:,.0f} tokens, {held}.")]
+    held = f" at a goodput of {goodput:.1%}" if goodput else ", if nothing interrupts it"
+    return [Text(f"Plan 1 takes {span} for {tokens:,.0f} tokens{held}{_spent(run)}.")]
 
 
 def _spent(run: Json | None) -> str:
     """What a run costs and draws, where that is known."""
     if run is None:
         return ""
-    known = (
-        ("gpu_hours", "GPU-hours"),
-        ("cost", "for their price"),
-        ("energy_kwh", "kWh"),
-        ("co2_kg", "kg of carbon dioxide"),
-    )
-    parts = [f"{run[name]:,.0f} {unit}" for name, unit in known if run[name] is not None]
+    # The currency is the user's own, so that none is named.
+    said = {
+        "gpu_hours": "{:,.0f} GPU-hours", "cost": "a cost of {:,.0f}", "energy_kwh": "{:,.0f} kWh",
+        "co2_kg": "{:,.0f} kg of carbon dioxide",
+    }  # fmt: skip
+    parts = [text.format(run[name]) for name, text in said.items() if run[name] is not None]
     return f": {', '.join(parts)}"
 
 

@@ -208,7 +208,7 @@ def test_the_time_of_all_tokens_holds_what_failures_take() -> None:
     }
     request = {**response_of([])["request"], "training": {"total_tokens": 86.4e9}}
     assert (
-        "Plan 1 takes 39.1 days for 86,400,000,000 tokens, of which 80.0% trains: 30,000 GPU-hours, 60,000 for their price, 21,000 kWh."
+        "Plan 1 takes 39.1 days for 86,400,000,000 tokens at a goodput of 80.0%: 30,000 GPU-hours, a cost of 60,000, 21,000 kWh."
         in told([plan], request=request)
     )
 
