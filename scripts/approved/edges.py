@@ -200,7 +200,50 @@ def _strategy(draw: Random, framework: str, *, experts: bool) -> Document:
     return strategy
 
 
+RELIABLE: Document = {"gpu_mtbf_h": 900.0, "restart_s": 420.0}
+
+
+def _whole_runs() -> Iterator[tuple[str, list[Document]]]:
+    """Runs with every part that may be stated and left out: tokens, prices, power, failures, saves, spares, and adapters that are saved alone."""
+    sites: tuple[Document, ...] = (
+        {}, {"price_per_gpu_hour": 1.75}, {"power_w_per_gpu": 830.0}, {"power_w_per_gpu": 830.0, "pue": 1.3}, {"carbon_g_per_kwh": 270.0},
+        {"power_w_per_gpu": 830.0, "carbon_g_per_kwh": 270.0}, {"reliability": RELIABLE}, {"reliability": {**RELIABLE, "detect_s": 95.0}},
+        {"reliability": {**RELIABLE, "spares": 2}}, {"reliability": {**RELIABLE, "repair_h": 30.0}}, {"reliability": {**RELIABLE, "gpu_mtbf_h": 3.0}},
+        {"price_per_gpu_hour": 1.75, "reliability": {**RELIABLE, "spares": 1, "repair_h": 30.0}},
+    )  # fmt: skip
+    saves: tuple[Document, ...] = (
+        {}, {"checkpoint": {"save_s": 35.0}}, {"checkpoint": {"storage_gb_per_s": 1.5}},
+        {"checkpoint": {"storage_gb_per_s": 1.5, "asynchronous": True}}, {"checkpoint": {"save_s": 900.0, "asynchronous": True}},
+    )  # fmt: skip
+    plain = {"framework": "megatron", "total_tokens": 7e10}
+    rows = [row(DENSE, {**H100, **site}, {**plain, **saves[1]}, tp=2) for site in sites]
+    rows += [row(DENSE, {**H100, **sites[-1]}, {**plain, **save}, tp=2) for save in saves]
+    failing = {**H100, "reliability": RELIABLE}
+    rows += [
+        row(model, failing, {**plain, "framework": framework, **saves[3]}, zero=zero)
+        for model, framework, zero in product((DENSE, MOE), ("fsdp", "deepspeed"), (0, 2, 3))
+    ]
+    trained: tuple[Document, ...] = ({"adapter": {"rank": 8}}, {"frozen": ["mlp"]}, {"optimizer": "adam-8bit"})
+    rows += [row(DENSE, failing, {**plain, "framework": "fsdp", **saves[3], **part}, zero=3) for part in trained]
+    rows.append(row(MOE, failing, {"framework": "megatron", "tokens_per_parameter": 21.5, **saves[2]}, ep=2))
+    pooled = pools_of({**OLD, "price_per_gpu_hour": 1.5, "reliability": RELIABLE},
+                      {**NEW, "power_w_per_gpu": 700.0, "reliability": {**RELIABLE, "spares": 1, "repair_h": 9.0}})  # fmt: skip
+    rows += [
+        row(DENSE, pooled, {"framework": "megatron", "total_tokens": 7e10, **save}, pp=2, pool_per_stage=["old", "new"])
+        for save in saves
+    ]
+    yield "whole-runs", rows
+
+
 def groups() -> dict[str, list[Document]]:
     """The rows by group."""
-    found = (_small_groups(), _features(), _slow_hosts(), _tiny(), _refused_by_one_pool(), _everything(48))
+    found = (
+        _small_groups(),
+        _features(),
+        _slow_hosts(),
+        _tiny(),
+        _refused_by_one_pool(),
+        _everything(48),
+        _whole_runs(),
+    )
     return {name: rows for each in found for name, rows in each}
