@@ -22,6 +22,7 @@ UNITS = {
     "tokens_per_s_per_gpu": r"tokens per second.* GPU", "_us": r"microseconds", "_s": r"seconds", "_gib": r"GiB", "_bytes": r"bytes",
     "_bytes_per_node": r"bytes", "_fraction": r"share|probability", "_h": r"hours", "_w": r"watts", "_hz": r"hertz",
     "_celsius": r"degrees Celsius", "mfu": r"share", "mfu_bf16": r"share", "_hour": r"hour",
+    "gpu_hours": r"hours", "days": r"days", "days_range": r"days", "_kwh": r"kilowatt-hours?", "_kg": r"kilograms",
 }  # fmt: skip
 """The words for the unit that a field's name ends in; the longest ending counts."""
 
