@@ -81,7 +81,7 @@ def variant_rows(run: Json) -> list[tuple[str, ...]]:
             duration(each["interval_s"]),
             "-" if each["spares"] is None else f"{each['spares']:,}",
             f"{each['goodput']:.1%}",
-            seconds(each["days"]),
+            seconds(each["days"]) if each["days"] < 1000.0 else f"{each['days']:,.0f}",
             f"{each['gpu_hours']:,.0f}",
             "-" if each["cost"] is None else f"{each['cost']:,.0f}",
         )

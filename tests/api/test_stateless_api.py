@@ -40,6 +40,23 @@ class TestEvaluate:
         assert evaluation.memory is not None
         assert evaluation.memory.stages
 
+    def test_a_whole_run_tells_the_goodput_of_llama_3(self, client: TestClient) -> None:
+        """16,384 GPUs that stop once in 50,677 hours each, 600 s until they train again: 1,156 s and 0.860 with saves of 60 s."""
+        cluster = {**ROW["cluster"], "num_nodes": 2048, "reliability": {"gpu_mtbf_h": 50_677, "restart_s": 600}}
+        training = {**ROW["training"], "global_batch_size": 8192, "total_tokens": 1e12, "checkpoint": {"save_s": 60}}
+        answer = client.post("/v1/evaluate", json={**ROW, "cluster": cluster, "training": training}).json()
+        assert (round(answer["run"]["stops"]["interval_s"]), round(answer["run"]["goodput"], 3)) == (1156, 0.86)
+        assert (answer["mathematics"], answer["changes"]) == ("exact", [])
+        assert answer["overlap_conditions"].keys() == {"dp", "tp"}
+
+    def test_a_gpu_that_never_lasts_is_refused_by_its_rule(self, client: TestClient) -> None:
+        reliability = {"gpu_mtbf_h": 0, "restart_s": 600}
+        response = client.post("/v1/evaluate", json={**ROW, "cluster": {**ROW["cluster"], "reliability": reliability}})
+        assert response.status_code == 422
+        (error,) = response.json()["errors"]
+        assert error["pointer"] == "/cluster/reliability/gpu_mtbf_h"
+        assert "must be at least 1e-06" in error["message"]
+
     def test_it_is_what_the_command_line_answers(self, client: TestClient) -> None:
         assert client.post("/v1/evaluate", json=[ROW]).json() == json.loads(json.dumps(list(evaluate_rows([ROW]))))
 
