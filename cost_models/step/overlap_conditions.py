@@ -7,12 +7,11 @@ that products reach, what runs beside what, and latencies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models.hardware.link_tables import bus_factor
 from cost_models.hardware.placement import place
@@ -20,6 +19,7 @@ from cost_models.hardware.segments import domain_gpus
 from cost_models.job import Job
 from cost_models.layers.parameters import count_parameters
 from cost_models.layers.trained import trained_parameters
+from cost_models.operations import Op
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.strategies.strategy import Bools, Floats, Strategies
@@ -38,14 +38,10 @@ class Condition:
     bytes_per_s: Floats
     """What one rank's link carries while its group communicates, in one direction."""
     raised: Floats
-    """Value of the field named by `field` at which the ratio is 1."""
+    """Value of the field that hides it at which the ratio is 1."""
     fields: tuple[str, str]
     """The field that hides it, where `second` is false and where it is true."""
     second: Bools
-
-    def field(self, index: int) -> str:
-        """The field of strategy `index` which, raised, hides its communication."""
-        return self.fields[int(self.second[index])]
 
 
 def dp_ratio(
@@ -124,24 +120,43 @@ def pp_ratio(
 
 
 def overlap_conditions(job: Job, strategies: Strategies) -> dict[str, Condition]:
-    """The conditions of data parallelism, ZeRO-3, tensor and pipeline parallelism, by name: dp, zero3, tp, pp. [O-4]"""
-    weights, tokens = _weights(job), strategies.rank_tokens(job.training.seq_length)
+    """The conditions of data parallelism, ZeRO-3, tensor and pipeline parallelism, by name: dp, zero3, tp, pp. [O-4]
+
+    One that no strategy of the batch meets with is left out.
+    """
+    s, weights, tokens = strategies, _weights(job), strategies.rank_tokens(job.training.seq_length)
+    layerwise, one = is_fsdp(job, s), np.ones(len(s))
     activations = tokens * job.model.hidden_size * job.training.compute_bytes
-    copies = np.where(_is_scattered(job, strategies), 1.0, strategies.tp)
-    # The largest call of each kind: bandwidth falls with size, and what cannot hide there hides nowhere.
-    sizes = (
-        weights.trained / (strategies.tp * strategies.pp) * BYTES_PER[job.training.grad_reduce_dtype],
-        weights.largest_layer / strategies.tp * job.training.gather_bytes,
-        activations,
-        activations * copies / strategies.tp,
-    )
-    dp, zero3, tp, pp = _bandwidths(job, strategies, sizes)
-    return {
-        "dp": _dp(job, strategies, tokens, dp),
-        "zero3": _zero3(job, strategies, tokens, zero3),
-        "tp": _tp(job, strategies, tp),
-        "pp": _pp(job, strategies, copies, pp),
+    copies = np.where(_is_scattered(job, s), 1.0, s.tp)
+    # Bytes of the largest call of each kind: bandwidth falls with size, and what cannot hide there hides nowhere.
+    gradients = weights.trained / (s.tp * s.pp) * BYTES_PER[job.training.grad_reduce_dtype]
+    layer = weights.largest_layer / s.tp * job.training.gather_bytes
+    gathering = np.where(layerwise, s.zero_param_shard_size, 1.0)
+    groups = {
+        "dp": _Group(s.dp_cp, s.tp, gradients),
+        "zero3": _Group(gathering, s.tp, layer),
+        "tp": _Group(s.tp, one, activations),
+        "pp": _Group(s.pp, s.tp * s.cp * s.dp, activations * copies / s.tp),
     }
+    found = {}
+    for name, rate in _bandwidths(job, s, groups).items():
+        if name == "dp":
+            found[name] = _dp(job, s, tokens, rate, layerwise=layerwise)
+        elif name == "zero3":
+            found[name] = _zero3(job, s, tokens, rate, gathering)
+        else:
+            found[name] = _tp(job, s, rate) if name == "tp" else _pp(job, s, copies, rate)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group of ranks and its call, arrays of shape (N,)."""
+
+    ranks: Floats
+    stride: Floats
+    """Distance between neighbours, in ranks."""
+    size_bytes: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +176,14 @@ def _weights(job: Job) -> _Weights:
     return _Weights(trained.trainable, trained.share, float(max(counts.per_layer)), counts.total / counts.active)
 
 
-def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats) -> Condition:
+def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats, *, layerwise: Bools) -> Condition:
     ranks, weights, each = strategies.dp_cp, _weights(job), strategies.grad_sync_each
     grad_bytes = BYTES_PER[job.training.grad_reduce_dtype]
     between = tokens * np.where(each, 1.0, strategies.num_micro_batches)
     ratio = dp_ratio(between, ranks=ranks, element_bytes=grad_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
     # Experts have gradients of all their weights but compute with a few; frozen weights are computed with but have none. Where
     # parameters are gathered layer by layer, gradients are only scattered, which is half of an all-reduce.
-    halved = np.where(is_fsdp(job, strategies), 0.5, 1.0)
+    halved = np.where(layerwise, 0.5, 1.0)
     ratio = ratio * (weights.per_active * weights.trained_share) * halved
     # Jobs that differ in their batch may be priced together, so that it is taken from the strategies.
     batch = strategies.dp * strategies.micro_batch_size * strategies.num_micro_batches
@@ -176,18 +191,17 @@ def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats) -> Condi
     return Condition(ranks > 1, ratio, ranks, grad_bytes, rate, raised, ("global_batch_size", "micro_batch_size"), each)
 
 
-def _zero3(job: Job, strategies: Strategies, tokens: Floats, rate: Floats) -> Condition:
-    ranks, element_bytes = strategies.zero_param_shard_size, job.training.gather_bytes
+def _zero3(job: Job, strategies: Strategies, tokens: Floats, rate: Floats, ranks: Floats) -> Condition:
+    element_bytes = job.training.gather_bytes
     ratio = zero3_ratio(tokens, ranks=ranks, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
     ratio = ratio * _weights(job).per_active
-    applies = is_fsdp(job, strategies) & (ranks > 1)
-    return _condition(applies, ratio, ranks, element_bytes, rate, strategies.micro_batch_size, "micro_batch_size")
+    return _condition(ratio, ranks, element_bytes, rate, strategies.micro_batch_size, "micro_batch_size")
 
 
 def _tp(job: Job, strategies: Strategies, rate: Floats) -> Condition:
     ranks, hidden, element_bytes = strategies.tp, float(job.model.hidden_size), job.training.compute_bytes
     ratio = tp_ratio(hidden, ranks=ranks, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
-    return _condition(ranks > 1, ratio, ranks, element_bytes, rate, np.full_like(ranks, hidden), "hidden_size")
+    return _condition(ratio, ranks, element_bytes, rate, np.full_like(ranks, hidden), "hidden_size")
 
 
 def _pp(job: Job, strategies: Strategies, copies: Floats, rate: Floats) -> Condition:
@@ -196,7 +210,7 @@ def _pp(job: Job, strategies: Strategies, copies: Floats, rate: Floats) -> Condi
     ratio = pp_ratio(
         hidden, layers=layers, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate, copies=copies
     )
-    return _condition(ranks > 1, ratio, ranks, element_bytes, rate, layers, "layers_per_stage")
+    return _condition(ratio, ranks, element_bytes, rate, layers, "layers_per_stage")
 
 
 def _is_scattered(job: Job, strategies: Strategies) -> Bools:
@@ -204,37 +218,41 @@ def _is_scattered(job: Job, strategies: Strategies) -> Bools:
     return strategies.sequence_parallel | (job.framework.scatters_pipeline_messages & (strategies.tp > 1))
 
 
-def _condition(
-    applies: Bools, ratio: Floats, ranks: Floats, element_bytes: float, rate: Floats, now: Floats, field: str
-) -> Condition:
-    """A condition whose ratio falls as one field rises."""
-    return Condition(
-        applies, ratio, ranks, element_bytes, rate, ratio * now, (field, field), np.zeros(len(ratio), np.bool_)
-    )
+def _condition(ratio: Floats, ranks: Floats, element_bytes: float, rate: Floats, now: Floats, field: str) -> Condition:
+    """A condition whose ratio falls as one field rises, which is `now`."""
+    never = np.zeros(len(ratio), np.bool_)
+    return Condition(ranks > 1, ratio, ranks, element_bytes, rate, ratio * now, (field, field), never)
 
 
 def _peak(job: Job) -> float:
     return job.calibration.peak_flops_per_s(job.training.precision)
 
 
-def _bandwidths(job: Job, strategies: Strategies, sizes: Sequence[Floats]) -> NDArray[np.float64]:
-    """Bytes per second of one rank's link in the dp, zero3, tp and pp group, in calls of these sizes, shape (4, N).
+def _bandwidths(job: Job, strategies: Strategies, groups: Mapping[str, _Group]) -> dict[str, Floats]:
+    """Bytes per second of one rank's link in each kind of group that any strategy has, shape (N,).
 
-    It is what nccl-tests call bus bandwidth: of an all-gather, and of a send to the next stage; infinite without a call.
+    It is what nccl-tests call bus bandwidth: of an all-gather, and between stages of a send; infinite without a call.
     """
-    s, count = strategies, len(strategies)
+    used = {name: group for name, group in groups.items() if (group.ranks > 1).any()}
+    if not used:
+        return {}
     # All groups in one batch: a row alone would wait longer for four small ones than for everything else that is said of it.
-    ranks = np.concatenate([s.dp_cp, s.zero_param_shard_size, s.tp, s.pp])
-    stride = np.concatenate([s.tp, s.tp, np.ones(count), s.tp * s.cp * s.dp])
-    domain, moved = np.tile(domain_gpus(job.cluster, s), 4), np.concatenate(sizes)
-    placement = place(ranks, stride=stride, cluster=job.cluster, world=np.tile(s.world, 4), domain=domain)
-    rings, sends = np.arange(3 * count), np.arange(3 * count, 4 * count)
+    count, kinds = len(strategies), len(used)
+    ranks = np.concatenate([group.ranks for group in used.values()])
+    stride = np.concatenate([group.stride for group in used.values()])
+    size = np.concatenate([group.size_bytes for group in used.values()])
+    world, domain = np.tile(strategies.world, kinds), np.tile(domain_gpus(job.cluster, strategies), kinds)
+    placement = place(ranks, stride=stride, cluster=job.cluster, world=world, domain=domain)
     # An all-reduce is priced as the reduce-scatter and all-gather that it is made of, as ZeRO runs it; inside a switch that adds up
-    # by itself it would be faster.
-    gather = job.calibration.collective_s("all_gather", moved[rings], placement=placement.take(rings)).seconds
-    send = job.calibration.collective_s("send_recv", moved[sends], placement=placement.take(sends)).seconds
-    seconds = np.concatenate([gather, send])
-    moved = moved * np.concatenate([bus_factor("all_gather", ranks[rings]), bus_factor("send_recv", ranks[sends])])
-    rates = np.full(4 * count, np.inf)
-    np.divide(moved, seconds, out=rates, where=seconds > 0)
-    return rates.reshape(4, count)
+    # by itself it would be faster. Sends between stages come last.
+    ops: dict[Op, int] = {"all_gather": (kinds - ("pp" in used)) * count, "send_recv": ("pp" in used) * count}
+    rates, start = np.full(kinds * count, np.inf), 0
+    for op, length in ops.items():
+        rows = np.arange(start, start + length)
+        if length:
+            seconds = job.calibration.collective_s(op, size[rows], placement=placement.take(rows)).seconds
+            np.divide(
+                bus_factor(op, ranks[rows]) * size[rows], seconds, out=rates[start : start + length], where=seconds > 0
+            )
+        start += length
+    return dict(zip(used, rates.reshape(kinds, count), strict=True))

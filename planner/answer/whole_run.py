@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,16 +113,22 @@ def conditions_of(pooled: PooledJob, strategies: Strategies) -> list[Document] |
         return None
     found: list[Document] = [{} for _ in range(len(strategies))]
     for name, condition in overlap_conditions(pooled.jobs[0], strategies).items():
-        for index in np.flatnonzero(condition.applies).tolist():
-            ratio = float(condition.ratio[index])
-            # Rounded up, since nobody can set half a sequence or half a layer.
-            found[index][name] = {
-                "ratio": ratio,
-                "verdict": "hidden" if ratio <= 1.0 else "exposed",
-                "num_ranks": int(condition.ranks[index]),
-                "element_bytes": condition.element_bytes,
-                "bandwidth_bytes_per_s": float(condition.bytes_per_s[index]),
-                "hidden_by": condition.field(index),
-                "hidden_from": max(1, math.ceil(float(condition.raised[index]))),
-            }
+        # Whole columns become plain numbers at once, which takes a fifth of the time of one number after another.
+        columns = (
+            condition.applies, condition.ratio, condition.ranks, condition.bytes_per_s, condition.second, np.ceil(condition.raised),
+        )  # fmt: skip
+        for place, (applies, ratio, ranks, rate, second, raised) in enumerate(
+            zip(*map(np.ndarray.tolist, columns), strict=True)
+        ):
+            if applies:
+                found[place][name] = {
+                    "ratio": ratio,
+                    "verdict": "hidden" if ratio <= 1.0 else "exposed",
+                    "num_ranks": int(ranks),
+                    "element_bytes": condition.element_bytes,
+                    "bandwidth_bytes_per_s": rate,
+                    "hidden_by": condition.fields[second],
+                    # Rounded up, since nobody can set half a sequence or half a layer.
+                    "hidden_from": max(1, int(raised)),
+                }
     return found
