@@ -1,10 +1,10 @@
 """Whether this checkout answers as another one does, to the last bit, but for fields that are new.
 
-    python -m benchmarks.same_answers OTHER_CHECKOUT [--frozen FOLDER]
+    python -m benchmarks.same_answers OTHER_CHECKOUT [--frozen FOLDER] [--here FOLDER]
 
 Asked are the plan requests and rows of `scripts.approved.drawn`: every framework, pools, open splits, extras, errors, all measured runs
-and drawn strategies. Both checkouts answer in processes of their own. `--frozen` names a folder in which the other one's answers lie
-already, as `python -m scripts.approved_answers write --exactly FOLDER` left them there. `--keep` writes the count to benchmarks/results.
+and drawn strategies. Both checkouts answer in processes of their own. `--frozen` and `--here` name folders in which the other one's and
+this one's answers lie already, as `python -m scripts.approved_answers write --exactly FOLDER` left them there. `--keep` writes the count to benchmarks/results.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="checkout of the commit to compare with")
     parser.add_argument("--frozen", type=Path, help="folder with that checkout's answers")
+    parser.add_argument("--here", type=Path, help="folder with this checkout's answers")
     parser.add_argument("--name", default="", help="name of that commit, where the checkout is none of git's")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         before = frozen(asked.other, asked.frozen or Path(folder) / "before")
-        after = frozen(ROOT, Path(folder) / "after")
+        after = frozen(ROOT, asked.here or Path(folder) / "after")
     assert before.keys() == after.keys()
     found: Counter[str] = Counter()
     differing = 0
