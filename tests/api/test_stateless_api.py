@@ -50,12 +50,14 @@ class TestEvaluate:
         assert answer["overlap_conditions"].keys() == {"dp", "tp"}
 
     def test_a_gpu_that_never_lasts_is_refused_by_its_rule(self, client: TestClient) -> None:
-        reliability = {"gpu_mtbf_h": 0, "restart_s": 600}
-        response = client.post("/v1/evaluate", json={**ROW, "cluster": {**ROW["cluster"], "reliability": reliability}})
-        assert response.status_code == 422
-        (error,) = response.json()["errors"]
-        assert error["pointer"] == "/cluster/reliability/gpu_mtbf_h"
-        assert "must be at least 1e-06" in error["message"]
+        cluster = {**ROW["cluster"], "reliability": {"gpu_mtbf_h": 0, "restart_s": 600}}
+        answer = client.post("/v1/evaluate", json={**ROW, "cluster": cluster}).json()
+        assert (answer["verdict"], answer["run"]) == ("invalid", None)
+        told = "cluster.reliability.gpu_mtbf_h: gpu_mtbf_h is 0; it must be at least 1e-06"
+        assert [reason["message"] for reason in answer["reasons"]] == [told]
+        training = {key: value for key, value in ROW.items() if key in ("model", "training")}
+        refused = client.post("/v1/plans", json={**training, "cluster": cluster})
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/cluster/reliability/gpu_mtbf_h")
 
     def test_it_is_what_the_command_line_answers(self, client: TestClient) -> None:
         assert client.post("/v1/evaluate", json=[ROW]).json() == json.loads(json.dumps(list(evaluate_rows([ROW]))))
