@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cost_models.corrections import NO_CORRECTIONS, InForce, Scope
 from cost_models.frameworks import FrameworkFacts, LatentDown, RecipeFacts, framework_facts, memory_traits
 from cost_models.specs.cluster import Cluster, PooledCluster
+from cost_models.specs.method import PLAIN, Method
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 
@@ -31,6 +32,8 @@ class Job:
     the user did not name is a guess."""
     corrections: InForce = NO_CORRECTIONS
     """What measured runs say of this job's predictions."""
+    method: Method = PLAIN
+    """How replicas stay together."""
 
     @cached_property
     def framework(self) -> FrameworkFacts:
@@ -49,6 +52,11 @@ class Job:
     def uncorrected(self) -> Job:
         """The same job as the models alone price it."""
         return replace(self, corrections=NO_CORRECTIONS) if self.corrections else self
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether all replicas reduce whole gradients at every step, over a network without slow boundaries."""
+        return self.method.is_plain and self.cluster.islands is None
 
     @property
     def recipe(self) -> RecipeFacts | None:

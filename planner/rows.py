@@ -32,6 +32,7 @@ from planner.answer.open_rows import OpenRow, with_open_facts
 from planner.answer.open_time import with_open_time
 from planner.answer.whole_run import conditions_of
 from planner.request.job import Documents, cost_key, largest_job, resolve_pooled_job
+from planner.request.methods import job_of, pool_problems
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import ResolvedStrategies, assumed_fields
@@ -161,6 +162,9 @@ def _parsed(
         return row
     try:
         row.strategy = validated(StrategyInput, document["strategy"], pointer="/strategy")
+        if row.job is not None:
+            row.job = job_of(row.job, row.strategy)
+            row.problems += pool_problems(row.job)
     except InvalidInputError as error:
         row.problems.extend(_reason(problem) for problem in error.problems)
     return row
@@ -199,7 +203,7 @@ def _answers(rows: list[_Row]) -> list[Answer]:
     answers: dict[int, Answer] = {}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for position, row in enumerate(rows):
-        if row.job is None or row.strategy is None:
+        if row.job is None or row.strategy is None or row.problems:
             answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job)
         else:
             groups[cost_key(row.job)].append(position)

@@ -1,5 +1,5 @@
-"""What users state of a whole run: how reliable the machines are (`cluster.reliability`) and how training is saved
-(`training.checkpoint`).
+"""What users state of a whole run: how reliable the machines are (`cluster.reliability`), how training is saved
+(`training.checkpoint`), and which parts of the cluster are far apart (`cluster.islands`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from cost_models.documented import Documented
-from cost_models.inputs.fields import STRICT, CountOrZero, Flag, Quantity, QuantityOrZero
+from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Quantity, QuantityOrZero
+from cost_models.specs.method import Islands
 from cost_models.specs.run import MOST_SPARES, Checkpoint, Reliability
-from cost_models.units import GB, GRAMS_PER_KG, HOUR_S, KWH
+from cost_models.units import BITS_PER_BYTE, GB, GRAMS_PER_KG, HOUR_S, KWH
 
 
 class ReliabilityInput(Documented):
@@ -41,6 +42,23 @@ class ReliabilityInput(Documented):
             spares=self.spares,
             repair_s=None if self.repair_h is None else self.repair_h * HOUR_S,
         )
+
+
+class IslandsInput(Documented):
+    """Parts of the cluster, of equally many nodes, that a slow link joins, such as two sites."""
+
+    model_config = STRICT
+
+    count: Annotated[Count, Field(ge=2, le=1000)]
+    """Number of islands; it divides num_nodes."""
+    link_gbit_per_s: Annotated[Quantity, Field(le=1e9)]
+    """Rate at which one island sends to the others and at the same time receives, all its GPUs together, in Gbit/s."""
+    latency_ms: Annotated[QuantityOrZero, Field(le=1e6)] = 0.0
+    """Time of one message from island to island, in milliseconds. Default 0."""
+
+    def resolved(self) -> Islands:
+        """The same in bytes and seconds."""
+        return Islands(self.count, self.link_gbit_per_s * GB / BITS_PER_BYTE, self.latency_ms / 1000.0)
 
 
 class CheckpointInput(Documented):

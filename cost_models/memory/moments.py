@@ -17,6 +17,7 @@ from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.memory.communication import Buffers, buffers
 from cost_models.memory.constants import CUBLAS_WORKSPACE_HOPPER_BYTES, CUBLAS_WORKSPACE_OLDER_BYTES
 from cost_models.memory.loss import loss_bytes
+from cost_models.memory.replica_state import replica_state_bytes
 from cost_models.memory.stage_activations import StageActivations, stage_activations
 from cost_models.memory.states import StageStates, stage_states
 from cost_models.specs.training import BYTES_PER
@@ -49,10 +50,14 @@ def moments(job: Job, strategies: Strategies) -> Moments:
     states = stage_states(batch)
     communication = buffers(batch, elements_KN=states.elements_KN, trained_KN=states.trained_KN)
     activations = stage_activations(batch, elements_KN=states.trained_KN)
+    optimizer_KN, host_KN = states.bytes_KN.optimizer, states.bytes_KN.host + activations.host_KN
+    if not job.method.is_plain:
+        held_KN, away_KN = replica_state_bytes(batch, trained_KN=states.trained_KN)
+        optimizer_KN, host_KN = optimizer_KN + held_KN, host_KN + away_KN
     always = {
         "parameters": states.bytes_KN.parameters,
         "main_parameters": states.bytes_KN.main,
-        "optimizer_states": states.bytes_KN.optimizer,
+        "optimizer_states": optimizer_KN,
         "library_workspace": _library(batch),
     }
     terms = {
@@ -72,7 +77,7 @@ def moments(job: Job, strategies: Strategies) -> Moments:
             moment: {name: of_bytes(name, value) for name, value in held.items()} for moment, held in terms.items()
         }
     totals = {name: _total(held) for name, held in terms.items()}
-    return Moments(terms, totals, batch, states, states.bytes_KN.host + activations.host_KN)
+    return Moments(terms, totals, batch, states, host_KN)
 
 
 def _reduced_by_step(states: StageStates, communication: Buffers) -> Floats:

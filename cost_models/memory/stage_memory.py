@@ -17,6 +17,7 @@ from cost_models.job import Job
 from cost_models.memory.constants import HOST_PROCESS_BYTES, PROCESS_SPREAD
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
+from cost_models.replicas.groups import within_group
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
@@ -77,6 +78,8 @@ def _at(term: Floats, slot: int, index: int) -> float:
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     """Peak memory of every stage slot of these strategies, in bytes, with its 80 % range. [M-13] [M-14] [M-15]"""
+    if job.method.is_local:  # nothing is sharded over groups that train by themselves
+        strategies = within_group(job, strategies)
     num = len(strategies)
     block = max(_BLOCK_CELLS // strategies.layouts.num_slots, _MOST_KEPT)
     parts = -(-num // block)

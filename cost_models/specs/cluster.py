@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from cost_models.specs.method import Islands
 from cost_models.specs.run import Reliability
 
 Interconnect = Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"]
@@ -94,6 +95,8 @@ class Cluster:
     segment_nodes: int | None = None
     """Nodes that a scheduler keeps together inside one fast domain; None means as many as fit
     (`segments.segment_nodes`)."""
+    islands: Islands | None = None
+    """Equal parts of the cluster that a slow link joins; None where the network is one."""
     priced_like: Interconnect | None = None
     """Kind of link whose curves and topology a custom link takes; None means a switch."""
     calibration: tuple[str, ...] = ()
@@ -107,6 +110,11 @@ class Cluster:
     def num_gpus(self) -> int:
         """GPUs of all nodes."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def island_gpus(self) -> int:
+        """GPUs of one island; all where there is one."""
+        return self.num_gpus // (1 if self.islands is None else self.islands.count)
 
     @property
     def link_kind(self) -> Interconnect:

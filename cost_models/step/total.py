@@ -17,9 +17,12 @@ import numpy as np
 from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
+from cost_models.replicas.groups import group_job, has_groups, within_group
 from cost_models.layers.costs import LAYER_PARTS
 from cost_models.step.ddp_comm import DDP_AXES, DdpLinks, ddp_links_s, ddp_s, tied_gradients_s
+from cost_models.step.exchange import exchange_s
 from cost_models.step.fsdp_comm import is_fsdp
+from cost_models.step.islands import Outer, outer, with_outer
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
@@ -63,15 +66,44 @@ def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None)
         strategies: shape (N,).
         tables: costs of layers and ends of these very strategies, where the caller has them; else they are computed.
     """
-    work = stages(job, strategies, tables=tables)
-    once, once_tiers = _once_a_step(job, strategies, work)
-    terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
-    ordered, total_s = with_jitter(terms, jitter_fraction(job, strategies))
-    modelled = StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), total_s)
+    if has_groups(job):
+        modelled = _of_groups(job, strategies)
+    else:
+        work = stages(job, strategies, tables=tables)
+        once, once_tiers = _once_a_step(job, strategies, work)
+        terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
+        ordered, total_s = with_jitter(terms, jitter_fraction(job, strategies))
+        modelled = StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), total_s)
     if not job.corrections.changes_time:
         return modelled
     terms, total_s = job.corrections.of_time(ordered)
     return StepTime(terms, modelled.tiers, total_s, uncorrected=modelled)
+
+
+def groups_outer(job: Job, strategies: Strategies) -> Outer:
+    """What the groups of replicas tell each other at a step, shape (N,). [C-40] [C-46]"""
+    return _inner(job, strategies)[1]
+
+
+def _inner(job: Job, strategies: Strategies) -> tuple[StepTime, Outer]:
+    """The step of one group by itself, and what the groups tell each other."""
+    own, rows = group_job(job), within_group(job, strategies)
+    work = stages(own, rows)
+    once, once_tiers = _once_a_step(own, rows, work)
+    terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
+    ordered, total_s = with_jitter(terms, jitter_fraction(own, rows))
+    step = StepTime(ordered, term_tiers(own, work.tiers, once_tiers, ordered), total_s)
+    return step, outer(job, strategies, inner_s=total_s, forward_s=work.forward_s, backward_s=work.backward_s)
+
+
+def _of_groups(job: Job, strategies: Strategies) -> StepTime:
+    """The step of groups of replicas. [C-40] [C-46]"""
+    step, told = _inner(job, strategies)
+    # Between two synchronisations a group waits for its own slowest rank alone, but at each of them for the slowest group.
+    ordered, total_s = with_jitter(with_outer(step.terms_s, told), jitter_fraction(job, strategies))
+    waits = np.where(told.exposed_s > 0, told.tier, 0).astype(np.int8)
+    tiers = step.tiers | {"dp_comm": np.maximum(step.tiers["dp_comm"], waits)}
+    return StepTime(ordered, tiers, total_s)
 
 
 def with_jitter(terms: dict[str, Floats], fraction: Floats) -> tuple[dict[str, Floats], Floats]:
@@ -204,6 +236,11 @@ def stage_end_s(
         links: link seconds of these parameters, where the caller has them; else they are computed.
     """
     ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, links=links)
+    if not job.method.is_plain and not job.method.is_local:
+        reduced = links or ddp_links_s(job, strategies, dense=dense, expert=expert)
+        ddp = exchange_s(
+            job, strategies, elements=dense + expert, links=reduced, forward_s=forward_s, backward_s=backward_s
+        )
     # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
     whole = ~is_fsdp(job, strategies)
     terms = {

@@ -22,6 +22,7 @@ from cost_models.layers.trained import trained_parameters
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.answer.methods import method_parts
 from planner.answer.whole_run import run_parts
 from planner.request.job_warnings import job_warnings
 
@@ -73,6 +74,7 @@ def evaluation_dict(
     if repeated_flops is None:
         repeated_flops = float(repeated_flops_per_token(job, strategies.take(np.array([index])))[0])
     run, run_assumed, qualified = run_parts(pooled, evaluated, index)
+    method, method_assumed, crossing = method_parts(pooled, evaluated, index)
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
@@ -98,6 +100,7 @@ def evaluation_dict(
             **(assumed or {}),
             **_assumed_segments(pooled, evaluated, index, at, world=int(gpus)),
             **run_assumed,
+            **method_assumed,
         },
         "provenance": {
             "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
@@ -105,12 +108,11 @@ def evaluation_dict(
             **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
             **_learnt_range(evaluated, index),
         },
-        # No strategy field changes what a step computes; those of the training are the user's own choice, which counts as exact.
-        "mathematics": "exact",
-        "changes": [],
+        # What the training states, such as its precision, is the user's own choice, which counts as exact.
+        **method,
         "overlap_conditions": conditions,
         "run": run,
-        "warnings": [*job_warnings(pooled), *qualified],
+        "warnings": [*job_warnings(pooled), *qualified, *crossing],
     }
 
 

@@ -13,7 +13,9 @@ from cost_models.inputs.fields import validated
 from cost_models.job import Job, PooledJob
 from cost_models.strategies.strategy import Strategies
 from planner.request.job import Documents, resolve_pooled_job
+from planner.request.methods import job_of, pool_problems
 from planner.request.resolved import model_document, training_document
+from planner.schemas.method import method_document
 from planner.schemas.plan_request import MOST_PLANS
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
@@ -58,7 +60,7 @@ class LaunchPlan:
     @cached_property
     def strategy(self) -> Mapping[str, Any]:
         """The strategy in the contract's names, with everything filled in; `overlap` and `offload` are objects."""
-        return strategy_dict(self.row, 0)
+        return strategy_dict(self.row, 0) | method_document(self.pooled.jobs[0].method)
 
     @property
     def world_size(self) -> int:
@@ -109,8 +111,9 @@ def launch_plan(row: Mapping[str, Any], *, extra: Documents | None = None, allow
     """
     pooled = resolve_pooled_job(row, calibration=None, extra=extra or {}, allow_files=allow_files)
     given = validated(StrategyInput, row.get("strategy", {}), pointer="/strategy")
+    pooled = job_of(pooled, given)
     resolved = resolve_on_pools([pooled], [given])
-    reasons = list(resolved.problems[0])
+    reasons = [*pool_problems(pooled), *resolved.problems[0]]
     if resolved.strategies is not None and not reasons:
         broken = violations_on_pools(pooled, resolved.strategies)
         reasons = [] if broken.legal[0] else broken.reasons(0)

@@ -50,11 +50,14 @@ def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
 
 @lru_cache(maxsize=2048)
 def _price_key(job: Job) -> tuple[Hashable, ...]:
+    # Islands are a share of the cluster's nodes, and a warm-up a share of the run's steps.
+    whole = () if job.is_plain else (job.method, job.cluster.num_nodes, job.training.global_batch_size)
     return (
         id(job.model),
         job.calibration.price_key,
         id(job.corrections),
         *(getattr(job.training, name) for name in _PRICED),
+        *whole,
     )
 
 

@@ -14,6 +14,7 @@ from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
+from cost_models.specs.method import Islands
 from cost_models.specs.model import Model
 from cost_models.specs.run import Checkpoint, Reliability
 from cost_models.specs.training import Training
@@ -107,6 +108,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "pue": cluster.pue,
         "carbon_g_per_kwh": None if cluster.carbon_kg_per_j is None else cluster.carbon_kg_per_j * KWH * GRAMS_PER_KG,
         "segment_nodes": cluster.segment_nodes,
+        "islands": _islands_document(cluster.islands),
         "calibration": list(cluster.calibration) or None,
     }
     document["network"] = _stated(document["network"])
@@ -175,6 +177,17 @@ def _reliability_document(its: Reliability | None) -> Document | None:
         "spares": its.spares,
         "repair_h": None if its.repair_s is None else its.repair_s / HOUR_S,
     })  # fmt: skip
+
+
+def _islands_document(its: Islands | None) -> Document | None:
+    """Parts of the cluster, in Gbit/s and milliseconds."""
+    if its is None:
+        return None
+    return {
+        "count": its.count,
+        "link_gbit_per_s": its.link_bytes_per_s * BITS_PER_BYTE / GB,
+        "latency_ms": its.latency_s * 1000.0,
+    }
 
 
 def _checkpoint_document(its: Checkpoint) -> Document:

@@ -22,12 +22,14 @@ from planner.rules.hardware import HARDWARE_RULES
 from planner.rules.offload import OFFLOAD_RULES
 from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
+from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
 
 # The order is part of the answer: a strategy that breaks several rules is counted under the first, and that one's change is
 # suggested. Hardware comes first, since it rules out the whole job; then what is commonest and easiest to understand (ranks,
-# batch, heads); offload comes last, since few requests ask for it.
+# batch, heads); offload and ways of keeping replicas together come last, since few
+# requests ask for them.
 RULES: tuple[Rule, ...] = (
     *HARDWARE_RULES,
     *DEGREE_RULES,
@@ -37,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     *ADAPTER_RULES,
     *RECOMPUTE_RULES,
     *OFFLOAD_RULES,
+    *REPLICA_RULES,
 )
 
 __all__ = [

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
 from planner.schemas.base import ContractModel
+from planner.schemas.exchange import Exchange
 from planner.schemas.run import Change, Communication, OverlapCondition, Run
 
 Verdict = Literal["fits", "at-risk", "oom", "invalid"]
@@ -42,6 +43,8 @@ ReasonCode = Literal[
     "attention-unsupported-by-framework", "cross-entropy-unsupported",
     "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
     "adapter-unsupported", "quantized-base-unsupported",
+    "sync-unsupported", "compression-unsupported", "compression-with-zero", "sync-with-zero", "sync-needs-whole-replicas",
+    "sync-needs-islands", "island-cut",
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",
 ]  # fmt: skip
 
@@ -167,6 +170,8 @@ class Evaluation(ContractModel):
     with fewer digits on the way (rounded), or something else (changed)."""
     changes: list[Change] = Field(default_factory=list)
     """What is done otherwise, where it is not exact."""
+    exchange: Exchange | None = None
+    """What replicas exchange; given with strategy.sync, strategy.compression and cluster.islands."""
     overlap_conditions: dict[Communication, OverlapCondition] | None = None
     """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
     run: Run | None = None

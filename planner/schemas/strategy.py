@@ -14,6 +14,7 @@ from pydantic.config import JsonDict
 
 from cost_models.strategies.fields import FIELD, FIELDS, GROUPS, Kind, StrategyField
 from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
+from planner.schemas.method import CompressionInput, SyncInput
 
 ZeroStage = Annotated[Count, Field(le=3)]
 _STAGES = Field(min_length=1, max_length=100_000)
@@ -21,6 +22,12 @@ _STAGES = Field(min_length=1, max_length=100_000)
 EXAMPLE_STRATEGY: JsonDict = {"tp": 4, "pp": 4, "dp": 8, "zero": 1, "micro_batch_size": 1, "recompute": "selective"}
 
 
+SYNC = "When replicas are brought together, and how. Default: gradients of all replicas are summed at every step."
+COMPRESSION = "The form in which gradients are exchanged. Default: whole."
+ALLOWED_METHODS = (
+    "Ways to try beside the framework's own. Those that are exact or only rounded are ranked among `plans`, those that change the "
+    "mathematics in `changed_plans`."
+)
 _literal: Any = Literal
 _list_of: Any = tuple
 """Both take types that only the table knows, which a type checker cannot read as types."""
@@ -55,6 +62,14 @@ def _several(field: StrategyField) -> Any:
     return listed | None, Field(default=None, description=f"Values to search. {field.meaning}")
 
 
+class _Methods:
+    """The type of a list of ways to try."""
+
+    def __getitem__(self, of: type[ContractModel]) -> Any:
+        return Annotated[_list_of[of, ...], Field(min_length=1, max_length=32)] | None
+
+
+_METHODS = _Methods()
 Entry = Callable[[StrategyField], Any]
 
 
@@ -104,6 +119,8 @@ else:
         | {
             "overlap": (OverlapInput | None, Field(default=None, description=GROUPS["overlap"])),
             "offload": (OffloadInput | None, Field(default=None, description=GROUPS["offload"])),
+            "sync": (SyncInput | None, Field(default=None, description=SYNC)),
+            "compression": (CompressionInput | None, Field(default=None, description=COMPRESSION)),
         },
         _Exemplified,
     )
@@ -121,5 +138,7 @@ else:
         | {
             "overlap": (AllowedOverlap | None, Field(default=None, description=AllowedOverlap.__doc__)),
             "offload": (AllowedOffload | None, Field(default=None, description=AllowedOffload.__doc__)),
+            "sync": (_METHODS[SyncInput], Field(default=None, description=f"{ALLOWED_METHODS} {SYNC}")),
+            "compression": (_METHODS[CompressionInput], Field(default=None, description=f"{ALLOWED_METHODS} {COMPRESSION}")),
         },
     )
