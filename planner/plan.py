@@ -19,6 +19,7 @@ from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
+from planner.request.methods import asks_methods
 from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
 from planner.search.budget import Budget
@@ -113,6 +114,10 @@ def plan_checked(
         response["search"]["methods"] += ["nsga-ii"] * (front.method == "nsga-ii")
         if front.stopped:
             response["warnings"].append("The search for the front was stopped, so `pareto` may lack points.")
+    if asks_methods(asked) and not checked.job.cluster.lists_pools:
+        from planner.method_plans import add_method_plans
+
+        add_method_plans(response, checked, started=started, should_stop=should_stop)
     if "what_if" in asked.include:
         from planner.answer.what_if import what_if
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.job import Job
@@ -25,6 +26,19 @@ def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> d
     return {
         "strategy": strategy_dict(row, 0),
         "reasons": inexpressible_reasons(job, row),
+        "step_time_s": step_s,
+        "gain_fraction": (best_s - step_s) / best_s if best_s is not None else 1.0,
+    }
+
+
+def method_gain(plan: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same for the best plan of a method for which no launch files are written."""
+    step_s = float(plan["evaluation"]["step_time_s"])
+    best_s = plans[0]["evaluation"]["step_time_s"] if plans else None
+    message = f"no target of launch files can be told sync.method {plan['strategy']['sync']['method']!r}"
+    return {
+        "strategy": plan["strategy"],
+        "reasons": [{"code": "sync-unsupported", "message": message, "hint": "Write its launch by hand."}],
         "step_time_s": step_s,
         "gain_fraction": (best_s - step_s) / best_s if best_s is not None else 1.0,
     }

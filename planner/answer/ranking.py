@@ -21,6 +21,7 @@ from planner.answer.evaluation import evaluation_dict
 from planner.answer.step_cost import gpu_weight
 from planner.answer.whole_run import conditions_of
 from planner.request.checked_request import CheckedRequest
+from planner.schemas.method import method_document
 from planner.schemas.plan_request import Objective
 from planner.strategies.parse import strategy_dict
 
@@ -44,7 +45,7 @@ def ranked_plans(
     return [
         {
             "rank": index + 1,
-            "strategy": strategy_dict(detailed, index),
+            "strategy": strategy_dict(detailed, index) | method_document(pooled.jobs[0].method),
             "evaluation": evaluation_dict(
                 evaluated,
                 index,

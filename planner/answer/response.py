@@ -30,6 +30,7 @@ def plan_response(checked: CheckedRequest, *, stopped: str | None, **found: Any)
         "model_revision": model_revision(),
         "schema_version": SCHEMA_VERSION,
         **found,
+        "changed_plans": [],
         "pareto": [],
         "what_if": [],
         "request_digest": checked.digest,

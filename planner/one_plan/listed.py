@@ -11,11 +11,15 @@ import numpy as np
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.job import PooledJob
 from cost_models.pools.time import pooled_step_time
+from cost_models.specs.method import Method
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Floats, Strategies
 from planner.one_plan.given import other_revision
 from planner.one_plan.neighbours import SAME_PRICE
 from planner.request.job import Documents, resolve_pooled_job
+from planner.request.methods import job_with
+
+from planner.schemas.method import method_of
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools
 
@@ -31,6 +35,8 @@ class ListedPlans:
     """One row for each plan; layouts keep every stage."""
     plans: tuple[Document, ...]
     """The ranked plans in the order of the rows."""
+    methods: tuple[Method, ...]
+    """How the replicas of each stay together."""
 
     @property
     def ranks(self) -> list[int]:
@@ -41,7 +47,11 @@ class ListedPlans:
         """Seconds of a step of each plan on this job, shape (N,)."""
         if pooled.cluster.lists_pools:
             return pooled_step_time(pooled, self.strategies).total_s
-        return step_time(pooled.jobs[0], self.strategies).total_s
+        found = np.empty(len(self.strategies))
+        for method in dict.fromkeys(self.methods):
+            rows = np.array([own == method for own in self.methods])
+            found[rows] = step_time(job_with(pooled.jobs[0], method), self.strategies.take(rows)).total_s
+        return found
 
 
 def job_of_response(response: Document, *, extra: Documents | None = None, allow_files: bool = False) -> PooledJob:
@@ -78,7 +88,8 @@ def listed_plans(
     if resolved.strategies is None or len(resolved.strategies) < len(given):
         reasons = [reason for problems in resolved.problems for reason in problems]
         raise InvalidInputError([Problem("/plans", each["message"], each["hint"], each["code"]) for each in reasons])
-    listed = ListedPlans(pooled, resolved.strategies, tuple(plans))
+    methods = tuple(method_of(each.sync, each.compression) for each in given)
+    listed = ListedPlans(pooled, resolved.strategies, tuple(plans), methods)
     then = np.array([plan["evaluation"]["step_time_s"] for plan in plans])
     # The revision covers formulas and shipped data, but not a calibration that lies in a file or was uploaded.
     if (np.abs(listed.step_s(pooled) - then) > SAME_PRICE * then).any():

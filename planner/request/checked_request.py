@@ -14,6 +14,7 @@ from cost_models.inputs.fields import validated
 from cost_models.job import PooledJob
 from planner.request.checks import refuse_contradictions
 from planner.request.job import Documents, missing_or_wrong, resolve_pooled_job
+from planner.request.methods import job_of_request
 from planner.request.resolved import resolved_request
 from planner.revision import model_revision
 from planner.schemas.plan_request import PlanRequest
@@ -76,7 +77,9 @@ def check_request(
         CalibrationError: a calibration cannot be used.
     """
     asked = parse_request(request) if asked is None else asked
-    job = resolve_pooled_job(request, extra=calibrations, allow_files=allow_files, states_version=True)
+    job = job_of_request(
+        resolve_pooled_job(request, extra=calibrations, allow_files=allow_files, states_version=True), asked
+    )
     refuse_contradictions(asked, job)
     resolved = resolved_request(asked, job)
     calibration_id = " ".join(each.calibration.id for each in job.jobs)

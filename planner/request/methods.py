@@ -8,6 +8,7 @@ from functools import lru_cache
 from cost_models.job import Job, PooledJob
 from cost_models.specs.method import Method
 from planner.schemas.method import method_of
+from planner.schemas.plan_request import PlanRequest
 from planner.schemas.strategy import StrategyInput
 
 Reason = dict[str, str]
@@ -35,6 +36,20 @@ def job_of(pooled: PooledJob, strategy: StrategyInput) -> PooledJob:
     if strategy.sync is None and strategy.compression is None:
         return pooled
     return with_method(pooled, method_of(strategy.sync, strategy.compression))
+
+
+def asks_methods(asked: PlanRequest) -> bool:
+    """Whether a request allows or fixes any way but the framework's own."""
+    fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
+    return any(each is not None for each in (fixed.sync, fixed.compression, allowed.sync, allowed.compression))
+
+
+def job_of_request(pooled: PooledJob, asked: PlanRequest) -> PooledJob:
+    """The job whose exact or rounded plans a request asks for. A fixed method that changes the mathematics never stands among them, so
+    that the job's own plans stay, as what it is compared with.
+    """
+    own = job_of(pooled, asked.constraints.fixed)
+    return pooled if own.jobs[0].method.mathematics == "changed" else own
 
 
 def pool_problems(pooled: PooledJob) -> list[Reason]:

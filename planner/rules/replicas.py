@@ -33,6 +33,10 @@ COMPRESSION_RUNS: dict[CompressionKind, tuple[frozenset[Framework], str, str]] =
 }
 
 
+UNWRITTEN: frozenset[SyncMethod] = frozenset({"gossip", "parameter-server"})
+"""Methods of programs beside the frameworks (BlueFog, BytePS) for which no launch files are written."""
+
+
 def _is_sync(method: SyncMethod) -> Callable[[Job], bool]:
     return lambda job: job.method.sync.method == method and job.training.framework not in SYNC_RUNS[method][0]
 

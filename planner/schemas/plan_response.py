@@ -78,6 +78,9 @@ class SearchReport(ContractModel):
     unsearched: int
     """Number of strategies that are left because the search was stopped or, on pools, because its work on virtual stages is
     limited."""
+    rejected_by_methods: int | None = None
+    """Number of strategies, of `total`, that were ruled out under a sync or compression of constraints.allowed; `rejected` does not
+    count them. Given where there are any."""
     elapsed_s: float
     """Seconds that the search took."""
     proof: Proof
@@ -106,6 +109,24 @@ class InexpressibleBest(ContractModel):
     """Seconds of one of its steps."""
     gain_fraction: float
     """The step time that it would save, as a share of the best plan's."""
+
+
+class ChangedPlan(ContractModel):
+    """One plan that changes the mathematics of training. What it costs in quality, or in steps, is not known."""
+
+    rank: int
+    """Number of the plan among the changed ones; 1 is the best."""
+    strategy: StrategyInput
+    """How the job is split, with everything filled in; it can be sent back as it is."""
+    evaluation: Evaluation
+    """What the strategy costs."""
+    tie_group: int
+    """Number of the group of plans that are too close to call; plans of two methods never share one."""
+    break_even_extra_steps: float | None
+    """Share of extra steps at which it stops being faster than the fastest exact plan: 0.34 means that it wins only if it needs fewer than
+    34 % more steps. Null where no exact plan fits."""
+    stated_time_ratio: float | None = None
+    """Its time over that of the fastest exact plan, as a ratio, with the steps_factor that the request states; null without one."""
 
 
 class ParetoPoint(ContractModel):
@@ -184,6 +205,9 @@ class PlanResponse(ContractModel):
     """Strategies that only just fail, where no plan fits."""
     inexpressible_best: InexpressibleBest | None = None
     """A better strategy that the framework cannot be told to run, where there is one."""
+    changed_plans: list[ChangedPlan] = Field(default_factory=list)
+    """The best plans of the methods under constraints.allowed.sync and constraints.allowed.compression that change the mathematics, best
+    first, in a ranking of their own."""
     warnings: list[str]
     """Sentences and codes that qualify the whole answer."""
     pareto: list[ParetoPoint] = Field(default_factory=list)

@@ -1,0 +1,157 @@
+"""Plans under other ways of keeping replicas together, where a request allows them: rounded ones beside the exact plans, changed ones in
+a list of their own.
+
+Every method has a search of its own, over the same space and under the same constraints. Plans of different methods are ranked by the
+objective, but ties and proofs stay within a method: what separates two methods in the number of steps is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from cost_models.job import PooledJob
+from cost_models.specs.method import Method
+from planner.answer.comparison import ties
+from planner.answer.inexpressible import method_gain
+from planner.answer.ranking import compared_plans, ranked_plans
+from planner.answer.step_cost import step_cost
+from planner.request.checked_request import CheckedRequest
+from planner.request.methods import with_method
+from planner.rules.replicas import UNWRITTEN
+from planner.schemas.method import method_of
+from planner.schemas.plan_request import PlanRequest
+from planner.search.budget import Budget
+from planner.search.found import Found
+from planner.search.objective import build_goal
+from planner.search_on_one_kind import SpaceOnOneKind
+from planner.strategies.axes import build_space
+from planner.strategies.parse import assumed_fields
+
+Document = dict[str, Any]
+
+
+def asked_methods(asked: PlanRequest) -> list[Method]:
+    """The methods, other than the plain one, that a request lists or fixes, each once."""
+    fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
+    syncs, compressions = allowed.sync or (), allowed.compression or ()
+    found = [method_of(sync, None) for sync in syncs] + [method_of(None, each) for each in compressions]
+    found.append(method_of(fixed.sync, fixed.compression))
+    return list(dict.fromkeys(method for method in found if not method.is_plain))
+
+
+def add_method_plans(
+    response: Document,
+    checked: CheckedRequest,
+    *,
+    started: float | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> None:
+    """Adds to a response what the methods that its request allows would give.
+
+    Args:
+        response: of the search without them; its `plans`, `ties`, `search`, `changed_plans` and `warnings` are brought up to date.
+        checked: the request.
+        started: when it was taken up, on `perf_counter`'s clock; its time limit counts from there.
+        should_stop: asked between chunks of each search.
+    """
+    changed: list[list[Document]] = []
+    beside: list[list[Document]] = []
+    for method in asked_methods(checked.asked):
+        pooled = with_method(checked.job, method)
+        if pooled is checked.job:  # a fixed method that stands among `plans` already
+            continue
+        budget = Budget(checked.asked.time_limit_s, should_stop, started)
+        if budget.must_stop():
+            response["warnings"].append("The search was stopped before it tried every way of keeping replicas together.")
+            break
+        found, plans = _search(checked, pooled, started=started, should_stop=should_stop)
+        _count(response["search"], found)
+        if not plans:
+            response["warnings"].append(_nothing(method, found))
+        elif method.mathematics == "changed":
+            changed.append(plans)
+        elif method.sync.method in UNWRITTEN:
+            _better(response, plans)
+        else:
+            beside.append(plans)
+    if beside:
+        merged = _merged([response["plans"], *beside], checked)
+        response["plans"] = compared_plans(merged, checked)
+        response["ties"] = ties(response["plans"])
+    response["changed_plans"] = _broken_even(_merged(changed, checked), response["plans"])
+
+
+def _search(
+    checked: CheckedRequest, pooled: PooledJob, *, started: float | None, should_stop: Callable[[], bool] | None
+) -> tuple[Found, list[Document]]:
+    """What is found under one method, and its ranked plans."""
+    job, asked = pooled.jobs[0], checked.asked
+    searched = SpaceOnOneKind(build_space(job, asked.constraints), started)
+    found = searched.search(build_goal(job, asked.objective, asked.targets), asked=asked, should_stop=should_stop)
+    if found.best is None:
+        return found, []
+    headroom = asked.constraints.memory_headroom_fraction
+    return found, ranked_plans(
+        pooled, found.best, headroom_fraction=headroom, assumed=assumed_fields(pooled, {})
+    )
+
+
+def _count(report: Document, found: Found) -> None:
+    """Adds a search to the report of those before it."""
+    for name in ("total", "bounded", "evaluated", "feasible", "unsearched"):
+        report[name] += getattr(found, name)
+    report["elapsed_s"] += found.elapsed_s
+    report["rejected_by_methods"] = report.get("rejected_by_methods", 0) + found.rejected.total()
+
+
+def _nothing(method: Method, found: Found) -> str:
+    name = method.sync.method if method.sync.method != "every-step" else method.compression.kind
+    reasons = ", ".join(f"{code} {count}" for code, count in found.rejected.most_common(2) if count)
+    return f"No plan is legal and fits with {name} ({reasons or 'nothing to search'})."
+
+
+def _value(plan: Document, checked: CheckedRequest) -> tuple[float, float]:
+    """What plans are ordered by: the objective, then the step."""
+    step_s, objective = float(plan["evaluation"]["step_time_s"]), checked.asked.objective
+    if objective == "cost":
+        return step_cost(plan, checked.resolved["cluster"]), step_s
+    return (float(plan["evaluation"]["num_gpus_used"]) if objective == "fewest_gpus" else step_s), step_s
+
+
+def _merged(groups: Sequence[Sequence[Document]], checked: CheckedRequest) -> list[Document]:
+    """The best plans of several methods in one ranking; plans of two methods never share a tie group."""
+    numbered = chain.from_iterable(
+        (((number, plan["tie_group"]), plan) for plan in plans) for number, plans in enumerate(groups)
+    )
+    best = sorted(
+        numbered, key=lambda each: (each[1]["evaluation"]["verdict"] != "fits", *_value(each[1], checked))
+    )[: checked.asked.top_k]
+    ties_seen = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in best), 1)}
+    return [plan | {"rank": rank, "tie_group": ties_seen[key]} for rank, (key, plan) in enumerate(best, 1)]
+
+
+def _broken_even(changed: list[Document], plans: Sequence[Mapping[str, Any]]) -> list[Document]:
+    """Changed plans with the share of extra steps at which each stops being faster than the fastest exact plan."""
+    exact_s = [plan["evaluation"]["step_time_s"] for plan in plans if plan["evaluation"]["mathematics"] == "exact"]
+    found = []
+    for plan in changed:
+        own_s = plan["evaluation"]["step_time_s"]
+        factor = plan["strategy"].get("sync", {}).get("steps_factor")
+        found.append(
+            {name: plan[name] for name in ("rank", "strategy", "evaluation", "tie_group")}
+            | {
+                "break_even_extra_steps": min(exact_s) / own_s - 1.0 if exact_s else None,
+                "stated_time_ratio": factor * own_s / min(exact_s) if factor and exact_s else None,
+            }
+        )
+    return found
+
+
+def _better(response: Document, plans: Sequence[Document]) -> None:
+    """Tells of an exact method that no launch file here can say, where it is faster than every plan and than what was told before."""
+    told = method_gain(plans[0], response["plans"])
+    before = response["inexpressible_best"]
+    if told["gain_fraction"] > 0 and (before is None or told["step_time_s"] < before["step_time_s"]):
+        response["inexpressible_best"] = told
