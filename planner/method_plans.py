@@ -11,8 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from cost_models.job import PooledJob
+from cost_models.replicas.groups import within_group_shards
 from cost_models.specs.method import Method
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies
 from planner.answer.comparison import ties
 from planner.answer.inexpressible import method_gain
 from planner.answer.ranking import compared_plans, ranked_plans
@@ -30,6 +34,8 @@ from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
 
 Document = dict[str, Any]
+_SAME_SHARDS = 2
+"""Sizes of shards, that of all replicas and that of a group's, which are the same where groups train by themselves."""
 
 
 def asked_methods(asked: PlanRequest) -> list[Method]:
@@ -64,7 +70,9 @@ def add_method_plans(
             continue
         budget = Budget(checked.asked.time_limit_s, should_stop, started)
         if budget.must_stop():
-            response["warnings"].append("The search was stopped before it tried every way of keeping replicas together.")
+            response["warnings"].append(
+                "The search was stopped before it tried every way of keeping replicas together."
+            )
             break
         found, plans = _search(checked, pooled, started=started, should_stop=should_stop)
         _count(response["search"], found)
@@ -76,6 +84,7 @@ def add_method_plans(
             _better(response, plans)
         else:
             beside.append(plans)
+    # Rounded plans and exact ones are launched alike; what they compute differs in digits alone, so that one ranking holds both.
     if beside:
         merged = _merged([response["plans"], *beside], checked)
         response["plans"] = compared_plans(merged, checked)
@@ -88,21 +97,32 @@ def _search(
 ) -> tuple[Found, list[Document]]:
     """What is found under one method, and its ranked plans."""
     job, asked = pooled.jobs[0], checked.asked
+    # A search of its own: its bounds hold for its own exchange, and its limit must not be that of another method.
     searched = SpaceOnOneKind(build_space(job, asked.constraints), started)
-    found = searched.search(build_goal(job, asked.objective, asked.targets), asked=asked, should_stop=should_stop)
+    # Shards end at the boundary of a group, so that several sizes of the space are one strategy.
+    most = asked.top_k * (_SAME_SHARDS if job.method.is_local else 1)
+    wider = asked.model_copy(update={"top_k": most})
+    found = searched.search(build_goal(job, asked.objective, asked.targets), asked=wider, should_stop=should_stop)
     if found.best is None:
         return found, []
+    best = _distinct(within_group_shards(job, found.best)) if job.method.is_local else found.best
     headroom = asked.constraints.memory_headroom_fraction
-    return found, ranked_plans(
-        pooled, found.best, headroom_fraction=headroom, assumed=assumed_fields(pooled, {})
-    )
+    plans = ranked_plans(pooled, best, headroom_fraction=headroom, assumed=assumed_fields(pooled, {}))
+    return found, plans[: asked.top_k]
+
+
+def _distinct(strategies: Strategies) -> Strategies:
+    """The strategies that differ, in their order."""
+    columns = np.stack([getattr(strategies, name).astype(np.float64) for name in ARRAY_FIELDS])
+    _, first = np.unique(columns, axis=1, return_index=True)
+    return strategies.take(np.sort(first))
 
 
 def _count(report: Document, found: Found) -> None:
     """Adds a search to the report of those before it."""
     for name in ("total", "bounded", "evaluated", "feasible", "unsearched"):
         report[name] += getattr(found, name)
-    report["elapsed_s"] += found.elapsed_s
+    report["elapsed_s"] = max(report["elapsed_s"], found.elapsed_s)  # all of them count from the same start
     report["rejected_by_methods"] = report.get("rejected_by_methods", 0) + found.rejected.total()
 
 
@@ -125,19 +145,21 @@ def _merged(groups: Sequence[Sequence[Document]], checked: CheckedRequest) -> li
     numbered = chain.from_iterable(
         (((number, plan["tie_group"]), plan) for plan in plans) for number, plans in enumerate(groups)
     )
-    best = sorted(
-        numbered, key=lambda each: (each[1]["evaluation"]["verdict"] != "fits", *_value(each[1], checked))
-    )[: checked.asked.top_k]
+    best = sorted(numbered, key=lambda each: (each[1]["evaluation"]["verdict"] != "fits", *_value(each[1], checked)))[
+        : checked.asked.top_k
+    ]
     ties_seen = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in best), 1)}
     return [plan | {"rank": rank, "tie_group": ties_seen[key]} for rank, (key, plan) in enumerate(best, 1)]
 
 
 def _broken_even(changed: list[Document], plans: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Changed plans with the share of extra steps at which each stops being faster than the fastest exact plan."""
+    # Steps of rounded plans may count as well, but nobody has shown that as many of them are needed.
     exact_s = [plan["evaluation"]["step_time_s"] for plan in plans if plan["evaluation"]["mathematics"] == "exact"]
     found = []
     for plan in changed:
         own_s = plan["evaluation"]["step_time_s"]
+        # How many steps a method needs is for its user to say; without that nothing is claimed but the break-even.
         factor = plan["strategy"].get("sync", {}).get("steps_factor")
         found.append(
             {name: plan[name] for name in ("rank", "strategy", "evaluation", "tie_group")}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import AdapterFeature, QuantizedBase
+from cost_models.specs.method import CompressionKind, SyncMethod
 from cost_models.specs.training import Precision, Recipe
 from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
@@ -104,6 +105,13 @@ class Choices:
     """Quantised bases whose weights ZeRO-3 or FSDP can shard."""
     recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
     """What `training.recipe` can ask for."""
+    syncs: frozenset[SyncMethod] = frozenset()
+    """Ways of bringing replicas together beside reducing gradients at every step."""
+    compressions: frozenset[CompressionKind] = frozenset()
+    """Forms in which gradients can be exchanged beside whole."""
+    replica_groups: bool = False
+    """Groups of replicas that train by themselves are launches of their own, each with a copy of its last synchronised parameters in host
+    memory (torchft). Otherwise they are the nodes of one launch, or its islands."""
 
 
 @dataclass(frozen=True, slots=True)

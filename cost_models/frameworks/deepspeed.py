@@ -207,6 +207,8 @@ FACTS: Final = FrameworkFacts(
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
         tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
+        # deepspeed/runtime/fp16/onebit (adam.py, zoadam.py).
+        compressions=frozenset({"onebit", "zero-one"}),
     ),
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),
     # deepspeed/runtime/zero/config.py: stage 0.

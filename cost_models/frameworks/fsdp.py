@@ -99,6 +99,8 @@ FACTS: Final = FrameworkFacts(
         dispatchers=(),
         pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
         recompute_counts=False, tp_overlap=False,
+        # Hooks of DistributedDataParallel (torch/distributed/algorithms/ddp_comm_hooks), and BlueFog and BytePS, which wrap it.
+        syncs=frozenset({"local-sgd", "gossip", "parameter-server"}), compressions=frozenset({"fp16", "bf16", "powersgd"}),
     ),
     former=(
         # torch/distributed/fsdp/_fully_shard came with 2.4; FSDP1 gathers into the flat tensor that its parameters are views of.

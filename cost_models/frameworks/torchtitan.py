@@ -71,6 +71,8 @@ CHOICES: Final = Choices(
     cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
     dispatchers=(MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
     torch_schedules=True, vpp=True, chunked_loss=True, eight_bit_adam=True, expert_overlap=True,
+    # torchtitan/experiments/ft (0.2: fault_tolerance in config/job_config.py): semi_sync_method.
+    syncs=frozenset({"local-sgd", "diloco"}), replica_groups=True,
 )  # fmt: skip
 
 FACTS: Final = FrameworkFacts(

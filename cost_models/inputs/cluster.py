@@ -25,7 +25,7 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child
 from cost_models.inputs.fields import STRICT, Count, Flag, Name, Quantity, QuantityOrZero, resolved_once, validated
 from cost_models.inputs.gpu import GpuInput, filled, resolve_gpu
-from cost_models.inputs.run import IslandsInput, ReliabilityInput, site_facts
+from cost_models.inputs.run import IslandsInput, ReliabilityInput, resolved_islands, site_facts
 from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
@@ -235,16 +235,10 @@ def _check_sizes(spec: ClusterInput, pointer: str) -> None:
         raise InvalidInputError(problems)
     assert spec.num_nodes
     assert spec.gpus_per_node
-    gpus = spec.num_nodes * spec.gpus_per_node
-    if gpus > MAX_GPUS:
-        message = (
-            f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node} is {gpus} GPUs; the most is {MAX_GPUS}"
-        )
+    if (gpus := spec.num_nodes * spec.gpus_per_node) > MAX_GPUS:
+        counts = f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node}"
+        message = f"{counts} is {gpus} GPUs; the most is {MAX_GPUS}"
         raise InvalidInputError([Problem(child(pointer, "num_nodes"), message, "Lower num_nodes.")])
-    if spec.islands is not None and spec.num_nodes % spec.islands.count:
-        message = f"islands.count {spec.islands.count} does not divide the {spec.num_nodes} nodes"
-        hint = "Islands have equally many nodes; use a number that divides num_nodes."
-        raise InvalidInputError([Problem(child(pointer, "islands"), message, hint)])
     if spec.nvlink_domain_gpus is not None and spec.nvlink_domain_gpus > MAX_GPUS:
         message = f"nvlink_domain_gpus is {spec.nvlink_domain_gpus}; the most is {MAX_GPUS}"
         raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, "An NVL72 has 72.")])
@@ -283,7 +277,7 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         price_per_gpu_hour=spec.price_per_gpu_hour,
         **site_facts(spec.reliability, spec.power_w_per_gpu, spec.pue, spec.carbon_g_per_kwh),
         segment_nodes=_segment(spec, domain, pointer),
-        islands=None if spec.islands is None else spec.islands.resolved(),
+        islands=resolved_islands(spec.islands, num_nodes=spec.num_nodes, pointer=pointer),
         priced_like=priced_like if interconnect == "custom" else None,
         calibration=calibration,
         assumed=assumed,

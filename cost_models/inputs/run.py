@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from cost_models.documented import Documented
+from cost_models.errors import InvalidInputError, Problem
+from cost_models.hints import child
 from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Quantity, QuantityOrZero
 from cost_models.specs.method import Islands
 from cost_models.specs.run import MOST_SPARES, Checkpoint, Reliability
@@ -59,6 +61,19 @@ class IslandsInput(Documented):
     def resolved(self) -> Islands:
         """The same in bytes and seconds."""
         return Islands(self.count, self.link_gbit_per_s * GB / BITS_PER_BYTE, self.latency_ms / 1000.0)
+
+
+def resolved_islands(given: IslandsInput | None, *, num_nodes: int, pointer: str) -> Islands | None:
+    """The islands of a cluster of so many nodes, in bytes and seconds; None where it has none.
+
+    Raises:
+        InvalidInputError: islands cannot have equally many nodes.
+    """
+    if given is not None and num_nodes % given.count:
+        message = f"islands.count {given.count} does not divide the {num_nodes} nodes"
+        hint = "Islands have equally many nodes; use a number that divides num_nodes."
+        raise InvalidInputError([Problem(child(pointer, "islands"), message, hint)])
+    return None if given is None else given.resolved()
 
 
 class CheckpointInput(Documented):

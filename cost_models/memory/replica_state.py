@@ -1,4 +1,4 @@
-"""Bytes that a way of keeping replicas together holds beside the optimizer's own state. [M-18]
+"""Bytes that a way of keeping replicas together holds beside the optimizer's own state. [M-40]
 
 Outer momentum, errors that are fed back, copies of parameters: every byte follows from a rank's trained parameters.
 """
@@ -17,7 +17,7 @@ HOOK_BUCKET_BYTES = 25.0 * 2**20
 
 
 def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Floats]:
-    """Bytes on the device and in host memory of one rank, shape (K, N) each. [M-18]
+    """Bytes on the device and in host memory of one rank, shape (K, N) each. [M-40]
 
     DiLoCo: outer momentum and one fragment's pseudo-gradients on the device, the last synchronised parameters on the host (torchft
     local_sgd.py). PowerSGD: its error, as large as the gradients, and both factors (PowerSGDState). 1-bit Adam: errors of a worker
@@ -28,11 +28,12 @@ def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Fl
     parameter, reduced = BYTES_PER[job.training.param_dtype], BYTES_PER[job.training.grad_reduce_dtype]
     kind, sync, none = method.compression.kind, method.sync, np.zeros_like(trained_KN)
     if method.is_local:
+        # FSDP shards parameters at rest from what is called stage 2 here; torchft's buffers are sharded like them (DTensor).
         from_stage = 2 if batch.traits.zero2_shards_parameters else 3
         own_KN = trained_KN * parameter * np.where(strategies.zero >= from_stage, 1.0 / strategies.zero_shard_size, 1.0)
         if sync.method == "diloco":
             return own_KN * (1.0 + 1.0 / sync.fragments), own_KN
-        return none, own_KN if job.training.framework == "torchtitan" else none
+        return none, own_KN if job.framework.choices.replica_groups else none
     if sync.method == "gossip":
         return trained_KN * parameter, none
     if kind == "powersgd":

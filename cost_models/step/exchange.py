@@ -70,6 +70,7 @@ def volume(job: Job, elements: float) -> Volume:
         elements: trained parameters of a replica.
     """
     compression, reduced = job.method.compression, BYTES_PER[job.training.grad_reduce_dtype]
+    # Rings send 2 (n - 1) / n times as much of either, which the ratio cancels.
     plain = elements * reduced
     return Volume(plain, _compressed_bytes(job, compression, elements, reduced), warm_up_share(job))
 
@@ -105,6 +106,7 @@ def exchange_s(
             strategies, own, forward_s=forward_s, backward_s=backward_s, num_layers=job.model.num_layers
         )
 
+    # No calibration has measured any of these exchanges, whatever it says of the collectives that they are made of.
     nominal = np.full(len(strategies), Tier.NOMINAL, np.int8)
     method = job.method
     if method.sync.method == "gossip":
@@ -159,6 +161,7 @@ def _onebit_s(job: Job, strategies: Strategies, elements: Floats) -> Floats:
 def _gossip_link_s(job: Job, strategies: Strategies, elements: Floats) -> Floats:
     """Link seconds of exchanging parameters with the neighbours of one step, shape (N,). [C-42]"""
     cluster = job.cluster
+    # Distances beyond a domain come up as soon as there are two domains, and then all GPUs of a node use its cards at once.
     inside = strategies.world <= cluster.nvlink_domain_gpus
     rate = np.where(inside, cluster.intra_bytes_per_s, job.calibration.links.gpu_network_bytes_per_s)
     latency = np.where(inside, cluster.intra_latency_s, cluster.network.latency_s)
@@ -173,6 +176,7 @@ def _server_link_s(job: Job, strategies: Strategies, elements: Floats) -> Floats
     GPUs of one machine first reduce among themselves; what leaves the machine is one copy, over all its cards.
     """
     cluster, size = job.cluster, elements * BYTES_PER[job.training.grad_reduce_dtype]
+    # Part of a node is priced as a whole machine: its cards are all there.
     machines = np.maximum(strategies.world / cluster.gpus_per_node, 1.0)
     local = np.minimum(strategies.world, float(cluster.gpus_per_node))
     inside = 2.0 * (local - 1.0) / local * size / cluster.intra_bytes_per_s

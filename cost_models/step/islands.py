@@ -39,9 +39,7 @@ class Outer:
     tier: Tier = Tier.NOMINAL
 
 
-def outer(
-    job: Job, strategies: Strategies, *, inner_s: Floats, forward_s: Floats, backward_s: Floats
-) -> Outer:
+def outer(job: Job, strategies: Strategies, *, inner_s: Floats, forward_s: Floats, backward_s: Floats) -> Outer:
     """What the groups tell each other. [C-40] [C-46]
 
     Args:
@@ -85,6 +83,7 @@ def _averaging_s(job: Job, strategies: Strategies, count: Floats) -> Floats:
     if islands is None:
         placement = groups(strategies, job.cluster).dp_cp
         return job.calibration.collective_s("all_reduce", size, placement=placement).seconds
+    # Every fragment is a message of its own, with a latency of its own.
     parts = job.method.sync.fragments if job.method.sync.method == "diloco" else 1
     each = between_islands_s(
         size / parts, islands=count, link_bytes_per_s=islands.link_bytes_per_s, latency_s=islands.latency_s
@@ -92,9 +91,7 @@ def _averaging_s(job: Job, strategies: Strategies, count: Floats) -> Floats:
     return np.asarray(parts * each)
 
 
-def _every_step(
-    job: Job, strategies: Strategies, count: Floats, *, forward_s: Floats, backward_s: Floats
-) -> Outer:
+def _every_step(job: Job, strategies: Strategies, count: Floats, *, forward_s: Floats, backward_s: Floats) -> Outer:
     """Gradients, and what is sharded over the boundary, at every step. [C-46]
 
     Reductions and gathers inside an island and between islands use other links, so that each may be hidden behind all of a pass.
@@ -114,6 +111,7 @@ def _every_step(
         link_bytes_per_s=islands.link_bytes_per_s,
         latency_s=islands.latency_s,
     )
+    # Inside an island a shard's group is cut where the boundary is; what the cut leaves to do is what crosses it.
     crosses = (strategies.zero >= 1) & (strategies.zero_shard_size > strategies.dp_cp / count)
     layerwise = is_fsdp(job, strategies)
     reduce = np.where(crosses, 0.5 * whole, whole)
@@ -126,7 +124,9 @@ def _every_step(
     passes = gathered - BACKWARD_USABLE.value * forward_s, gathered - BACKWARD_USABLE.value * backward_s
     each = np.maximum(passes[0], 0.0) + np.where(strategies.zero >= 3, np.maximum(passes[1], 0.0), 0.0)
     exposed = exposed + np.where(crosses & layerwise, strategies.num_micro_batches * each, 0.0)
-    return Outer(count, np.asarray(reduce + np.where(crosses, gathered, 0.0)), np.asarray(np.where(count > 1, exposed, 0.0)))
+    return Outer(
+        count, np.asarray(reduce + np.where(crosses, gathered, 0.0)), np.asarray(np.where(count > 1, exposed, 0.0))
+    )
 
 
 def with_outer(terms_s: Mapping[str, Floats], found: Outer) -> dict[str, Floats]:

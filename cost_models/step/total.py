@@ -17,8 +17,8 @@ import numpy as np
 from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
-from cost_models.replicas.groups import group_job, has_groups, within_group
 from cost_models.layers.costs import LAYER_PARTS
+from cost_models.replicas.groups import group_job, has_groups, within_group
 from cost_models.step.ddp_comm import DDP_AXES, DdpLinks, ddp_links_s, ddp_s, tied_gradients_s
 from cost_models.step.exchange import exchange_s
 from cost_models.step.fsdp_comm import is_fsdp

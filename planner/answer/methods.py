@@ -34,7 +34,9 @@ _SYNC_CHANGES: dict[SyncMethod, tuple[str, str, str]] = {
         "Ying et al. 2021 (arXiv 2110.13363)",
     ),
 }  # fmt: skip
-_LOW_RANK = "matrices' gradients lose what the factors cannot hold; it is added to the next step's gradients (error feedback)"
+_LOW_RANK = (
+    "matrices' gradients lose what the factors cannot hold; it is added to the next step's gradients (error feedback)"
+)
 _SIGNS = "the momentum is exchanged as signs with one scale, its error is fed back, and the variance is frozen"
 _COMPRESSION_CHANGES: dict[CompressionKind, tuple[str, str, str]] = {
     "fp16": ("gradients are cast to fp16 before they are summed", "sums have 11 significant bits", "torch default_hooks.fp16_compress_hook"),
@@ -57,8 +59,13 @@ def method_parts(pooled: PooledJob, evaluated: Evaluated, index: int) -> tuple[D
     row = evaluated.strategies.take(np.array([index]))
     found["exchange"] = _exchange(job, row, step_s=float(evaluated.step_time_s[index]))
     compression = job.method.compression
+    # The programs' defaults are far apart, and decide what a short run gains.
     says_freeze = compression.kind in ("powersgd", "onebit", "zero-one")
-    assumed = {"compression.freeze_steps": compression.first_steps} if says_freeze and compression.freeze_steps is None else {}
+    assumed = (
+        {"compression.freeze_steps": compression.first_steps}
+        if says_freeze and compression.freeze_steps is None
+        else {}
+    )
     crosses = not job.method.is_local and job.cluster.islands is not None and float(num_groups(job, row)[0]) > 1
     return found, assumed, [ACROSS_ISLANDS] if crosses else []
 
@@ -93,6 +100,7 @@ def _exchange(job: Job, row: Strategies, *, step_s: float) -> Document:
             "exposed_s": exposed_s,
             "useful_fraction": 1.0 - exposed_s / step_s,
         }
+        # Groups exchange parameters, so that volumes of gradients would compare with nothing.
         for name in ("plain_bytes", "mean_bytes", "volume_ratio", "warm_up_fraction"):
             found[name] = None
     if job.method.compression.kind == "powersgd":

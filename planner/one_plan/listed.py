@@ -18,7 +18,6 @@ from planner.one_plan.given import other_revision
 from planner.one_plan.neighbours import SAME_PRICE
 from planner.request.job import Documents, resolve_pooled_job
 from planner.request.methods import job_with
-
 from planner.schemas.method import method_of
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools

@@ -6,6 +6,7 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import shown
 from cost_models.job import Job, PooledJob
 from cost_models.strategies.fields import FIELD
+from planner.request.methods import methods_not_run
 from planner.schemas.plan_request import PlanRequest
 from planner.splits.model import PRICED_SCHEDULES
 from planner.strategies.on_pools import pool_problems
@@ -46,6 +47,7 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
     if "open_splits" in asked.include and job.jobs[0].corrections.factors:
         message = "include asks for open_splits, which are searched with the models' own seconds and bytes, and corrections change these"
         problems.append(Problem("/include", message, "Leave open_splits out, or set corrections to 'none'."))
+    problems += methods_not_run(asked, job)
     problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
     if problems:
         raise InvalidInputError(problems)

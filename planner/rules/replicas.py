@@ -6,45 +6,50 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.replicas.groups import num_groups
 from cost_models.specs.method import CompressionKind, SyncMethod
-from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, always, indivisible
 
 _HOOKS = "torch/distributed/algorithms/ddp_comm_hooks"
 _TORCHFT = "torchtitan experiments/ft: fault_tolerance.semi_sync_method"
-SYNC_RUNS: dict[SyncMethod, tuple[frozenset[Framework], str, str]] = {
-    "local-sgd": (frozenset({"fsdp", "torchtitan"}), f"{_HOOKS}/post_localSGD_hook.py; {_TORCHFT}", "fsdp (zero 0) or torchtitan"),
-    "diloco": (frozenset({"torchtitan"}), _TORCHFT, "torchtitan"),
-    "gossip": (frozenset({"fsdp"}), "BlueFog bluefog/torch/optimizers.py", "fsdp (zero 0), around which BlueFog is written"),
-    "parameter-server": (frozenset({"fsdp"}), "BytePS byteps/torch/__init__.py", "fsdp (zero 0), around which BytePS is written"),
-    "async": (frozenset(), "none of the six frameworks has asynchronous updates", "every-step; include what_if tells what async could save"),
-}  # fmt: skip
-"""By method: the frameworks that run it, where that is said, and what to use."""
-COMPRESSION_RUNS: dict[CompressionKind, tuple[frozenset[Framework], str, str]] = {
-    "fp16": (frozenset({"fsdp"}), f"{_HOOKS}/default_hooks.py", "fsdp with zero 0"),
-    "bf16": (frozenset({"fsdp"}), f"{_HOOKS}/default_hooks.py", "fsdp with zero 0"),
-    "powersgd": (frozenset({"fsdp"}), f"{_HOOKS}/powerSGD_hook.py", "fsdp with zero 0"),
-    "onebit": (frozenset({"deepspeed"}), "deepspeed/runtime/fp16/onebit/adam.py", "deepspeed with zero 0"),
-    "zero-one": (frozenset({"deepspeed"}), "deepspeed/runtime/fp16/onebit/zoadam.py", "deepspeed with zero 0"),
-    "topk": (frozenset(), "none of the six frameworks has top-k sparsification", "powersgd or onebit"),
+SYNC_SOURCES: dict[SyncMethod, str] = {
+    "local-sgd": f"{_HOOKS}/post_localSGD_hook.py; {_TORCHFT}",
+    "diloco": _TORCHFT,
+    "gossip": "BlueFog bluefog/torch/optimizers.py, around DistributedDataParallel",
+    "parameter-server": "BytePS byteps/torch/__init__.py, around DistributedDataParallel",
+    "async": "no framework here updates without waiting; include what_if tells what that could save",
 }
-
-
+"""By method: where it is said who runs it."""
+COMPRESSION_SOURCES: dict[CompressionKind, str] = {
+    "fp16": f"{_HOOKS}/default_hooks.py",
+    "bf16": f"{_HOOKS}/default_hooks.py",
+    "powersgd": f"{_HOOKS}/powerSGD_hook.py",
+    "onebit": "deepspeed/runtime/fp16/onebit/adam.py",
+    "zero-one": "deepspeed/runtime/fp16/onebit/zoadam.py",
+    "topk": "no framework here has top-k sparsification; powersgd and onebit send little, too",
+}
+# Their wrappers change a training script's optimizer, and no target here writes a script around them.
 UNWRITTEN: frozenset[SyncMethod] = frozenset({"gossip", "parameter-server"})
 """Methods of programs beside the frameworks (BlueFog, BytePS) for which no launch files are written."""
 
 
-def _is_sync(method: SyncMethod) -> Callable[[Job], bool]:
-    return lambda job: job.method.sync.method == method and job.training.framework not in SYNC_RUNS[method][0]
+def able(name: str) -> str:
+    """What to do where a framework does not run a method or compression of this name."""
+    runs = frameworks_where(lambda facts: name in facts.choices.syncs or name in facts.choices.compressions)
+    whole = frameworks_where(lambda facts: facts.choices.replica_groups)
+    told = [framework if framework in whole else f"{framework} with zero 0" for framework in sorted(runs)]
+    return f"Use {' or '.join(told)}." if told else "Leave it out."
 
 
-def _is_compression(kind: CompressionKind) -> Callable[[Job], bool]:
-    return lambda job: (
-        job.method.compression.kind == kind and job.training.framework not in COMPRESSION_RUNS[kind][0]
-    )
+def _not_run_sync(method: SyncMethod) -> Callable[[Job], bool]:
+    return lambda job: job.method.sync.method == method and method not in job.framework.choices.syncs
+
+
+def _not_run_compression(kind: CompressionKind) -> Callable[[Job], bool]:
+    return lambda job: job.method.compression.kind == kind and kind not in job.framework.choices.compressions
 
 
 def _compresses(job: Job) -> bool:
@@ -54,7 +59,7 @@ def _compresses(job: Job) -> bool:
 def _whole_sync(job: Job) -> bool:
     """Whether a method of the job is written around DistributedDataParallel."""
     return job.method.sync.method in ("gossip", "parameter-server") or (
-        job.method.sync.method == "local-sgd" and job.training.framework == "fsdp"
+        job.method.sync.method == "local-sgd" and not job.framework.choices.replica_groups
     )
 
 
@@ -75,11 +80,11 @@ def _among_islands(job: Job) -> bool:
 
 
 def _without_islands(job: Job) -> bool:
-    return job.method.is_local and job.cluster.islands is None and job.training.framework == "torchtitan"
+    return job.method.is_local and job.cluster.islands is None and job.framework.choices.replica_groups
 
 
 def _by_node(job: Job) -> bool:
-    return job.method.is_local and job.cluster.islands is None and job.training.framework == "fsdp"
+    return job.method.is_local and job.cluster.islands is None and not job.framework.choices.replica_groups
 
 
 def _has_islands(job: Job) -> bool:
@@ -104,7 +109,9 @@ def _cut(job: Job, s: Strategies) -> Bools:
     per_group = s.dp / count
     inside = s.world / count
     ranks = s.tp * s.cp * per_group
-    return np.asarray((count > 1) & (indivisible(s.dp, count) | (inside > job.cluster.island_gpus) | indivisible(ranks, s.ep * s.etp)))
+    return np.asarray(
+        (count > 1) & (indivisible(s.dp, count) | (inside > job.cluster.island_gpus) | indivisible(ranks, s.ep * s.etp))
+    )
 
 
 def _one_group(job: Job, s: Strategies) -> Bools:
@@ -115,20 +122,21 @@ def _uneven_nodes(job: Job, s: Strategies) -> Bools:
     return indivisible(s.world, float(job.cluster.gpus_per_node))
 
 
+# Whole jobs are ruled out first, since a strategy is counted under the first rule that it breaks.
 REPLICA_RULES: tuple[Rule, ...] = (
     *(
         Rule(
-            "sync-unsupported", always, "{framework} does not run sync.method " + repr(method) + f" ({source})",
-            f"Use {use}.", source, when=_is_sync(method),
+            "sync-unsupported", always, "{framework} does not run sync.method " + repr(method) + f" ({source})", able(method), source,
+            when=_not_run_sync(method),
         )
-        for method, (_, source, use) in SYNC_RUNS.items()
+        for method, source in SYNC_SOURCES.items()
     ),
     *(
         Rule(
-            "compression-unsupported", always, "{framework} does not run compression.kind " + repr(kind) + f" ({source})",
-            f"Use {use}.", source, when=_is_compression(kind),
+            "compression-unsupported", always, "{framework} does not run compression.kind " + repr(kind) + f" ({source})", able(kind),
+            source, when=_not_run_compression(kind),
         )
-        for kind, (_, source, use) in COMPRESSION_RUNS.items()
+        for kind, source in COMPRESSION_SOURCES.items()
     ),
     Rule(
         "not-modelled", always, "sync.method and compression.kind are both given; no framework here runs the two together",

@@ -20,7 +20,9 @@ _LOCAL = ("local-sgd", "diloco")
 def _only_for(given: ContractModel, name: str, values: Iterable[str], chosen: str) -> None:
     """Refuses a field that says nothing for the chosen method."""
     if name in given.model_fields_set and getattr(given, name) is not None and chosen not in values:
-        raise ValueError(f"{name} is given, but only {' and '.join(values)} {'use' if len(tuple(values)) > 1 else 'uses'} it")
+        raise ValueError(
+            f"{name} is given, but only {' and '.join(values)} {'use' if len(tuple(values)) > 1 else 'uses'} it"
+        )
 
 
 class SyncInput(ContractModel):
@@ -90,12 +92,16 @@ class CompressionInput(ContractModel):
         _only_for(self, "freeze_steps", ("powersgd", "onebit", "zero-one"), self.kind)
         _only_for(self, "sync_every", ("zero-one",), self.kind)
         if self.kind == "powersgd" and self.freeze_steps is not None and self.freeze_steps < 2:
-            raise ValueError(f"freeze_steps is {self.freeze_steps}; powersgd with error feedback needs 2 or more (powerSGD_hook.py)")
+            raise ValueError(
+                f"freeze_steps is {self.freeze_steps}; powersgd with error feedback needs 2 or more (powerSGD_hook.py)"
+            )
         return self
 
     def resolved(self) -> Compression:
         """The same with its defaults."""
-        return Compression(**{name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None})
+        return Compression(
+            **{name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None}
+        )
 
 
 def method_of(sync: SyncInput | None, compression: CompressionInput | None) -> Method:
@@ -128,5 +134,3 @@ def method_document(method: Method) -> dict[str, Any]:
         if compression.kind in ("powersgd", "onebit", "zero-one"):
             found["compression"]["freeze_steps"] = compression.first_steps
     return found
-
-

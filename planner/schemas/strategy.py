@@ -139,6 +139,9 @@ else:
             "overlap": (AllowedOverlap | None, Field(default=None, description=AllowedOverlap.__doc__)),
             "offload": (AllowedOffload | None, Field(default=None, description=AllowedOffload.__doc__)),
             "sync": (_METHODS[SyncInput], Field(default=None, description=f"{ALLOWED_METHODS} {SYNC}")),
-            "compression": (_METHODS[CompressionInput], Field(default=None, description=f"{ALLOWED_METHODS} {COMPRESSION}")),
+            "compression": (
+                _METHODS[CompressionInput],
+                Field(default=None, description=f"{ALLOWED_METHODS} {COMPRESSION}"),
+            ),
         },
     )

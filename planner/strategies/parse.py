@@ -15,6 +15,7 @@ import numpy as np
 
 from cost_models.job import Job, PooledJob
 from cost_models.layers.expert_loop import has_looped_modules
+from cost_models.replicas.groups import sharing_ranks
 from cost_models.strategies.fields import (
     CONSTANT_DEFAULTS,
     FIELD,
@@ -197,7 +198,7 @@ class _Builder:
 
     def _states(self, row: dict[str, Any]) -> None:
         given, framework = self.given, self.job.framework
-        shard = row["dp"] * row["cp"]
+        shard = sharing_ranks(self.job, dp_cp=row["dp"] * row["cp"], split=row["tp"] * row["pp"])
         row["zero"] = self.fill("zero", given.zero, default_zero(framework, row["pp"]))
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
@@ -206,8 +207,7 @@ class _Builder:
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
         """Whether gradients are reduced after the last micro-batch or after each one."""
-        # The usual training loop around some models (accelerate's, for instance) waits for the last micro-batch although the
-        # framework itself would reduce each one. That is a fact about the loop, so it is noted in `assumed`.
+        # Usual loops around some models (accelerate's) wait for the last micro-batch although the framework would reduce each.
         default = "each" if reduces_each(self.job.framework, zero=row["zero"], pp=row["pp"]) else "last"
         loops = self.job.framework.accumulates_unreduced
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:

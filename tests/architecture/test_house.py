@@ -105,7 +105,7 @@ def test_entries_of_equations_name_the_files_that_compute_them() -> None:
     _, *parts = re.split(rf"^\*\*\[({TAG})\]", text, flags=re.MULTILINE)
     named = {
         tag: re.findall(
-            r"`((?:calibration|corrections|hardware|layers|memory|pools|runs|step|strategies)/\w+\.py)`", body
+            r"`((?:calibration|corrections|hardware|layers|memory|pools|replicas|runs|step|strategies)/\w+\.py)`", body
         )
         for tag, body in zip(parts[::2], parts[1::2], strict=True)
     }

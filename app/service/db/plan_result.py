@@ -45,8 +45,11 @@ class PlanResult:
 def split_response(response: Document) -> PlanResult:
     """The response without stages, its headline, and its ranked plans with all their detail."""
     ranked = [encoded(entry) for entry in response["plans"]]
-    summaries = [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response["plans"]]
-    summary = encoded({**response, "plans": summaries})
+    summaries = {
+        name: [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response.get(name, ())]
+        for name in ("plans", "changed_plans")
+    }
+    summary = encoded({**response, **summaries})
     search = response.get("search") or {}
     gap = search.get("proof", {}).get("gap")
     return PlanResult.of_texts(response=summary, headline=encoded(_headline(response)), ranked=ranked, gap=gap)
