@@ -139,15 +139,15 @@ REPLICA_RULES: tuple[Rule, ...] = (
         for kind, source in COMPRESSION_SOURCES.items()
     ),
     Rule(
-        "not-modelled", always, "sync.method and compression.kind are both given; no framework here runs the two together",
+        "compression-unsupported", always, "sync.method and compression.kind are both given; no framework here runs the two together",
         "Leave one of them out.", "torch DDP takes one communication hook; DeepSpeed's 1-bit optimizers own their exchange", when=_both,
     ),
     Rule(
-        "not-modelled", always, "sync and compression are priced only where the whole model is trained, without adapter and frozen parts",
+        "sync-unsupported", always, "sync and compression are priced only where the whole model is trained, without adapter and frozen parts",
         "Leave sync and compression out, or train the whole model.", "not modelled", when=_in_part,
     ),
     Rule(
-        "not-modelled", always, "this exchange goes between all replicas at every step, which is not priced over cluster.islands",
+        "sync-unsupported", always, "this exchange goes between all replicas at every step, which is not priced over cluster.islands",
         "Use local-sgd or diloco over islands, or leave cluster.islands out.", "not modelled", when=_among_islands,
     ),
     Rule(

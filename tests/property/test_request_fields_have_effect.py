@@ -23,6 +23,7 @@ from cost_models.inputs.training import TrainingInput
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
+from planner.schemas.method import CompressionInput, SyncInput
 from planner.schemas.plan_request import PlanRequest
 from planner.schemas.strategy import StrategyInput
 
@@ -35,6 +36,7 @@ EXEMPT = {
     "cluster.pools.name": "a label, which pool_per_stage refers to",
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "wait_s": "how long the transport waits for a finished answer",
+    "strategy.sync.steps_factor": "what a user expects of a method; plans are compared by it (constraints.allowed.sync.steps_factor)",
     "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
 }
 """Fields that name things or steer the transport, and why none of them changes an answer."""
@@ -63,6 +65,8 @@ PAIRS = {
     "pcie": {"gpus_per_switch": 4, "gpus_per_socket": 4},
 }  # fmt: skip
 RELIABILITY = {"gpu_mtbf_h": 1000.0, "restart_s": 600.0, "detect_s": 60.0, "spares": 1, "repair_h": 12.0}
+ISLANDS = {"count": 2, "link_gbit_per_s": 10, "latency_ms": 20}
+DILOCO = {"method": "diloco", "sync_every": 64, "fragments": 2, "delay_steps": 1}
 STAGES_ON_POOLS = {"tp": 2, "pp": 4, "pool_per_stage": ["old", "old", "new", "new"]}
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
@@ -173,6 +177,11 @@ ROWS: dict[str, Json] = {
         {"gpu": "A100-SXM-80GB", "carbon_g_per_kwh": 400.0, "reliability": RELIABILITY},
         {"gpu": TOY, "power_w_per_gpu": 900.0, "carbon_g_per_kwh": 400.0, "reliability": RELIABILITY},
     ), training("megatron", total_tokens=1e12, checkpoint={"save_s": 60.0}), STAGES_ON_POOLS),
+    "diloco": row(DENSE, {**CUSTOM, "islands": ISLANDS}, training("torchtitan"), {"zero": 3, "sync": DILOCO}),
+    "gossip": row(DENSE, CUSTOM, training("fsdp"), {"zero": 0, "sync": {"method": "gossip"}}),
+    "servers": row(DENSE, {**CUSTOM, "nic_gbit_per_s": 10}, training("fsdp"), {"zero": 0, "sync": {"method": "parameter-server"}}),
+    "powersgd": row(DENSE, CUSTOM, training("fsdp", total_tokens=1e9), {"zero": 0, "compression": {"kind": "powersgd"}}),
+    "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
@@ -295,10 +304,44 @@ HINTS: dict[str, list[Any]] = {
     "constraints.fixed.recompute_per_stage": [[1, 0]],
     "constraints.fixed.pool_per_stage": [["old", "new"]],
     "constraints.allowed.layers_per_stage": [[[3, 1]]],
+    "strategy.sync.method": ["local-sgd", "gossip"],
     "strategy.pool_per_stage": [["old", "new", "new", "new"]],
 }
 
-ONLY_IN = {
+METHODS: dict[str, tuple[str, Json]] = {
+    "diloco": ("sync", DILOCO),
+    "gossip": ("sync", {"method": "gossip"}),
+    "servers": ("sync", {"method": "parameter-server"}),
+    "powersgd": ("compression", {"kind": "powersgd"}),
+    "zero-one": ("compression", {"kind": "zero-one", "freeze_steps": 8}),
+}
+_FRAMEWORKS = {"diloco": "torchtitan", "zero-one": "deepspeed"}
+FEW_SLOW = {**FEW, "nic_gbit_per_s": 5}
+
+
+def with_method(name: str, how: str) -> Json:
+    """A request that lists or fixes a way of keeping replicas together."""
+    field, value = METHODS[name]
+    cluster = {**FEW_SLOW, **({"islands": ISLANDS} if name == "diloco" else {"num_nodes": 4})}
+    constraints = {how: {field: [value] if how == "allowed" else value}, "num_nodes": {"min": cluster["num_nodes"]}}
+    return request(TINY, cluster, _FRAMEWORKS.get(name, "fsdp"), {"total_tokens": 1e9}, constraints=constraints) | {
+        "top_k": 2
+    }
+
+
+REQUESTS |= {f"{name}-{how}": with_method(name, how) for name in METHODS for how in ("allowed", "fixed")}
+_BY_FIELD = {
+    "sync": {"topology": "gossip", "servers": "servers", "method": "servers"},
+    "compression": {"kind": "powersgd", "rank": "powersgd", "freeze_steps": "powersgd", "sync_every": "zero-one"},
+}
+"""The method that a field of a method belongs to; DiLoCo where nothing is said."""
+_OF_METHODS = {
+    f"constraints.{how}.{field}.{part}": f"{_BY_FIELD[field].get(part, 'diloco')}-{how}"
+    for how in ("allowed", "fixed")
+    for field, model in (("sync", SyncInput), ("compression", CompressionInput))
+    for part in model.model_fields
+}
+ONLY_IN = _OF_METHODS | {
     "cluster.price_per_gpu_hour": "front",
     "cluster.pools.price_per_gpu_hour": "cheapest",
     "constraints.fixed.pool_per_stage": "pools",
@@ -343,7 +386,9 @@ def ranked(text: str) -> str | None:
     except Exception:  # noqa: BLE001 - a value that the request's checks refuse
         return None
     plans = [[each["strategy"], told(each["evaluation"])] for each in response["plans"]]
-    return json.dumps([plans, response["pareto"], response["what_if"]], sort_keys=True)
+    changed_plans = [told(each["evaluation"]) + str(each["stated_time_ratio"]) for each in response["changed_plans"]]
+    beside = (response["pareto"], response["what_if"], response["inexpressible_best"])
+    return json.dumps([plans, changed_plans, *beside], sort_keys=True)
 
 
 def depth(document: Any, path: str) -> int:

@@ -145,12 +145,12 @@ def test_an_evaluate_row_ignores_other_top_level_fields():
 def test_the_answer_to_an_invalid_row_is_an_evaluation_without_numbers():
     answer = invalid_dict([{"code": "missing-field", "message": "m", "hint": "h"}], row_id="a")
     # What is trained is said only of a job that does not train every parameter.
-    assert set(answer) == set(Evaluation.model_fields) - {"trainable_parameters", "stored_parameters"}
+    assert set(answer) == set(Evaluation.model_fields) - {"trainable_parameters", "stored_parameters", "exchange"}
     assert Evaluation.model_validate(answer).step_time_s is None
 
 
 def test_a_plan_response_documents_the_contract_s_fields_and_may_add_some():
-    assert set(PlanResponse.model_fields) - {"ties", "model_revision"} == {
+    assert set(PlanResponse.model_fields) - {"ties", "model_revision", "changed_plans"} == {
         "id", "status", "created_at", "product_version", "schema_version", "request", "plans", "search", "rejected",
         "nearest_infeasible", "inexpressible_best", "pareto", "what_if", "warnings", "request_digest",
     }  # fmt: skip
