@@ -24,8 +24,10 @@ from typing import Any
 from benchmarks.record import ROOT, commit, record
 from scripts.approved.drawn import FILE
 
-NEW_FIELDS = frozenset({"mathematics", "changes", "overlap_conditions", "run"})
-"""Fields that an evaluation has here and had not there."""
+NEW_FIELDS = frozenset({
+    "mathematics", "changes", "overlap_conditions", "run", "exchange", "changed_plans", "sync", "compression",
+})  # fmt: skip
+"""Fields that an evaluation, a response or the request in it has here and had not there."""
 NEW_ASSUMED = frozenset({"power_w_per_gpu", "pue"})
 """Of `assumed`, what stands beside a run."""
 

@@ -25,7 +25,7 @@ def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Fl
     average.
     """
     job, strategies, method = batch.job, batch.strategies, batch.job.method
-    parameter, reduced = BYTES_PER[job.training.param_dtype], BYTES_PER[job.training.grad_reduce_dtype]
+    parameter, held = BYTES_PER[job.training.param_dtype], BYTES_PER[job.training.grad_dtype]
     kind, sync, none = method.compression.kind, method.sync, np.zeros_like(trained_KN)
     if method.is_local:
         # FSDP shards parameters at rest from what is called stage 2 here; torchft's buffers are sharded like them (DTensor).
@@ -37,10 +37,10 @@ def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Fl
     if sync.method == "gossip":
         return trained_KN * parameter, none
     if kind == "powersgd":
-        return trained_KN * reduced + model_elements(job.model, method.compression.rank).sent * reduced, none
+        return trained_KN * held + model_elements(job.model, method.compression.rank).sent * held, none
     if kind in ("onebit", "zero-one"):
         errors = 1.0 + 1.0 / strategies.dp_cp + (kind == "zero-one")
         return trained_KN * BYTES_PER["fp32"] * errors, none
     if kind in ("fp16", "bf16"):
-        return none + HOOK_BUCKET_BYTES * 2.0 / reduced, none
+        return none + HOOK_BUCKET_BYTES * 2.0 / held, none
     return none, none

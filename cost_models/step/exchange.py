@@ -72,18 +72,20 @@ def volume(job: Job, elements: float) -> Volume:
     compression, reduced = job.method.compression, BYTES_PER[job.training.grad_reduce_dtype]
     # Rings send 2 (n - 1) / n times as much of either, which the ratio cancels.
     plain = elements * reduced
-    return Volume(plain, _compressed_bytes(job, compression, elements, reduced), warm_up_share(job))
+    return Volume(plain, _compressed_bytes(job, compression, elements), warm_up_share(job))
 
 
-def _compressed_bytes(job: Job, compression: Compression, elements: float, reduced: float) -> float:
+def _compressed_bytes(job: Job, compression: Compression, elements: float) -> float:
+    # A hook is given gradients in the type in which they are held: nothing has cast them before.
+    held = BYTES_PER[job.training.grad_dtype]
     if compression.kind in ("fp16", "bf16"):
         return elements * HALF_BYTES
     if compression.kind == "powersgd":
         found = model_elements(job.model, compression.rank)
-        return (found.sent + found.whole) * reduced
+        return (found.sent + found.whole) * held
     if compression.kind in ("onebit", "zero-one"):
         return elements * SIGN_BYTES / compression.sync_every
-    return elements * reduced
+    return elements * BYTES_PER[job.training.grad_reduce_dtype]
 
 
 def exchange_s(
@@ -126,20 +128,20 @@ def exchange_s(
 
 def _hook_s(job: Job, strategies: Strategies, elements: Floats) -> tuple[Floats, Floats]:
     """Link seconds of what a hook of DistributedDataParallel sends, and seconds of its own kernels, shape (N,) each. [C-43] [C-45]"""
-    reduced, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
+    held, price = BYTES_PER[job.training.grad_dtype], job.calibration.collective_s
     placement, streaming = groups(strategies, job.cluster).dp_cp, job.calibration.memory_bytes_per_s_effective.value
     compression = job.method.compression
     if compression.kind in ("fp16", "bf16"):
-        casts = 2.0 * (reduced + HALF_BYTES) * elements / streaming
+        casts = 2.0 * (held + HALF_BYTES) * elements / streaming
         return price("all_reduce", elements * HALF_BYTES, placement=placement).seconds, casts
     found = model_elements(job.model, compression.rank)
     # Every bucket makes three calls, one after the other: what passes whole, and both factors.
-    buckets = np.ceil(elements * reduced / BUCKET_BYTES)
-    factor = price("all_reduce", found.sent / 2.0 * reduced / buckets, placement=placement).seconds
-    rest = price("all_reduce", found.whole * reduced / buckets, placement=placement).seconds
+    buckets = np.ceil(elements * held / BUCKET_BYTES)
+    factor = price("all_reduce", found.sent / 2.0 * held / buckets, placement=placement).seconds
+    rest = price("all_reduce", found.whole * held / buckets, placement=placement).seconds
     work = 6.0 * compression.rank * found.compressed + 4.0 * found.column_work
     kernels = max(
-        POWERSGD_PASSES * found.compressed * reduced / streaming,
+        POWERSGD_PASSES * found.compressed * held / streaming,
         work / job.calibration.peak_flops_per_s(job.training.compute_dtype),
     )
     return buckets * (2.0 * factor + rest), np.full(len(strategies), kernels)

@@ -67,14 +67,15 @@ def export_row(
     For the other arguments and errors see `export`.
     """
     target = target_named(framework)
-    plan = launch_plan(row, extra=extra, allow_files=allow_files)
+    whole = launch_plan(row, extra=extra, allow_files=allow_files)
+    plan = whole.of_one_group()
     _check_framework(target, plan)
     version = version_of(target, framework_version, plan)
     try:
         launch = said(plan, target, version)
     except NotExpressibleError as refusal:
-        raise with_nearest(refusal, row, lambda other: said(other, target, version)) from refusal
-    return _files(plan, launch, target, version, row=row, predicted=predicted)
+        raise with_nearest(refusal, row, lambda other: said(other.of_one_group(), target, version)) from refusal
+    return _files(plan, launch, target, version, row=row, strategy=whole.strategy, predicted=predicted)
 
 
 def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
@@ -142,6 +143,7 @@ def _files(
     version: str,
     *,
     row: Mapping[str, Any],
+    strategy: Mapping[str, Any],
     predicted: Mapping[str, Any] | None,
 ) -> tuple[LaunchFile, ...]:
     name = _job_name(plan)
@@ -157,7 +159,7 @@ def _files(
             LaunchFile("pytorchjob.yaml", pytorch_job(plan, inside, name=name, checkout=launch.checkout)),
             LaunchFile("jobset.yaml", job_set(plan, inside, name=name, checkout=launch.checkout)),
         ]
-    document = {"model": plan.model, "cluster": row["cluster"], "training": plan.training, "strategy": plan.strategy}
+    document = {"model": plan.model, "cluster": row["cluster"], "training": plan.training, "strategy": strategy}
     return (*inside, *around, LaunchFile(ROW, json.dumps(document, indent=1, allow_nan=False) + "\n"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.inputs.fields import validated
 from cost_models.job import Job, PooledJob
+from cost_models.replicas.groups import group_job, num_groups, within_group
 from cost_models.strategies.strategy import Strategies
 from planner.request.job import Documents, resolve_pooled_job
 from planner.request.methods import job_of, pool_problems
@@ -40,6 +41,17 @@ class LaunchPlan:
     pooled: PooledJob
     row: Strategies
     """A batch of one that keeps every stage."""
+    groups: int = 1
+    """Launches that train together, of which this is one."""
+
+    def of_one_group(self) -> LaunchPlan:
+        """The launch of one group of replicas, where each group is started by itself; else this one."""
+        job = self.pooled.jobs[0]
+        if not (job.method.is_local and job.framework.choices.replica_groups):
+            return self
+        own = replace(job, cluster=group_job(job).cluster)
+        count = int(num_groups(job, self.row)[0])
+        return LaunchPlan(PooledJob.of_one_kind(own), within_group(job, self.row), groups=count)
 
     @property
     def job(self) -> Job:
@@ -71,7 +83,8 @@ class LaunchPlan:
     @property
     def num_micro_batches(self) -> int:
         """Micro-batches of each replica in a step."""
-        return int(self.training["global_batch_size"] // (self.strategy["dp"] * self.strategy["micro_batch_size"]))
+        at_once = self.groups * self.strategy["dp"] * self.strategy["micro_batch_size"]
+        return int(self.training["global_batch_size"] // at_once)
 
     @property
     def layers_per_stage(self) -> tuple[int, ...]:

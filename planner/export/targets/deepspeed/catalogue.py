@@ -37,6 +37,10 @@ MASTERS_SINCE: Final = "0.19"
 GRADIENTS, REDUCTION = "data_types.grad_accum_dtype", "communication_data_type"
 OPTIMIZERS: Final = {"adam": "AdamW", "sgd": "SGD"}
 """runtime/engine.py (_configure_basic_optimizer); other names are looked up in torch.optim."""
+ONEBIT: Final = {"onebit": ("OneBitAdam", "freeze_step"), "zero-one": ("ZeroOneAdam", "var_freeze_step")}
+"""Optimizers that exchange signs, by compression.kind, with the parameter that says when they begin (runtime/fp16/onebit)."""
+LOCAL_STEPS: Final = "local_step_clipper"
+"""Longest interval of ZeroOneAdam between two exchanges; it doubles until then."""
 
 
 def _shards(*stages: int) -> Any:

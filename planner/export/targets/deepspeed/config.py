@@ -111,7 +111,20 @@ def _say_types(q: Quantities, config: dict[str, Any], release: str) -> None:
 def _say_optimizer(q: Quantities, config: dict[str, Any]) -> None:
     optimizer = q.only("training.optimizer", ["adam", "sgd", "adam-8bit"], why="it has no such optimizer")
     # bitsandbytes' optimizer is an object that the script makes, so that the file names none.
-    if optimizer in keys.OPTIMIZERS:
+    kind = q["compression.kind"]
+    if kind in keys.ONEBIT:
+        name, freeze = keys.ONEBIT[kind]
+        parameters = {
+            "lr": 1e-5,
+            freeze: q["compression.freeze_steps"],
+            "comm_backend_name": "nccl",
+            "cuda_aware": False,
+        }
+        if kind == "zero-one":
+            parameters[keys.LOCAL_STEPS] = q["compression.sync_every"]
+        put(config, keys.OPTIMIZER, name)
+        put(config, keys.OPTIMIZER_PARAMETERS, parameters)
+    elif optimizer in keys.OPTIMIZERS:
         put(config, keys.OPTIMIZER, keys.OPTIMIZERS[optimizer])
         put(config, keys.OPTIMIZER_PARAMETERS, {"lr": 1e-5})
     if optimizer != "adam":

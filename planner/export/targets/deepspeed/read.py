@@ -116,6 +116,14 @@ def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:
     if isinstance(named, str) and named.lower() in words:
         settings.take(keys.OPTIMIZER, "training.optimizer")
         found["training.optimizer"] = words[named.lower()]
+    elif kind := next((kind for kind, (name, _) in keys.ONEBIT.items() if name == named), None):
+        settings.take(keys.OPTIMIZER, "training.optimizer", "compression.kind")
+        found["training.optimizer"], found["compression.kind"] = "adam", kind
+        frozen = f"{keys.OPTIMIZER_PARAMETERS}.{keys.ONEBIT[kind][1]}"
+        found["compression.freeze_steps"] = settings.value(frozen, "compression.freeze_steps")
+        if kind == "zero-one":
+            local = f"{keys.OPTIMIZER_PARAMETERS}.{keys.LOCAL_STEPS}"
+            found["compression.sync_every"] = settings.value(local, "compression.sync_every")
     elif named is None and peeked(settings, keys.SUPPORT) is True and peeked(settings, "world_size") is not None:
         found["training.optimizer"] = "adam-8bit"
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from planner.export.quantities import Quantities
 from planner.export.spellings import Spelling
 
 NATIVE = "native"
+LOCAL_SGD, LOCAL_RANKS = "local_sgd", "local_sgd.ranks"
+"""Section of local SGD, and the ranks that reduce gradients among themselves at every step."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _ONE_LOOP = "the script's loop has no such"
+
+
+def _says(field: str) -> Callable[[Quantities], bool]:
+    return lambda q: q.peek(field) is not None
+
 
 SPELLINGS: tuple[Spelling, ...] = (
     Spelling("mesh.pp", "pp"),
@@ -34,6 +44,12 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("loss", "training.cross_entropy", {"unfused": "unfused", "compiled": "compiled", "linear": "linear"}, f"{_ONE_LOOP} loss"),
     Spelling("compile", "training.compile", {True: True, False: False}),
     Spelling("model_impl", "training.model_impl", {"native": NATIVE, "transformers": "transformers", "liger": "liger"}),
+    # Hooks of DistributedDataParallel, written only where one is asked for.
+    Spelling("compression.kind", "compression.kind", {kind: kind for kind in ("fp16", "bf16", "powersgd")},
+             "DistributedDataParallel has no such hook", when=_says("compression.kind")),
+    Spelling("compression.rank", "compression.rank", when=_says("compression.rank")),
+    Spelling("compression.start_iter", "compression.freeze_steps", when=_says("compression.freeze_steps")),
+    Spelling("local_sgd.period", "sync.sync_every", when=_says("sync.sync_every")),
 )  # fmt: skip
 """Keys that say one field each, in its own value or another spelling."""
 

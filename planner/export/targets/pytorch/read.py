@@ -41,6 +41,9 @@ def read(settings: Settings) -> RowParts:
         row["dp"] = replicas * shards
         row["zero_shard_size"] = shards * row.get("cp", 1) if row.get("zero", 0) else None
         found.world_size = replicas * shards * row.get("pp", 1) * row.get("cp", 1) * row.get("tp", 1)
+    if row.get("sync.sync_every") is not None:
+        row["sync.method"] = "local-sgd"
+        settings.take(keys.LOCAL_RANKS, "sync.method")
     stages, pp = row.get("layers_per_stage"), row.get("pp", 1)
     if stages:
         row["model.num_layers"] = sum(stages)

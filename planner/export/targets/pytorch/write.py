@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from cost_models.frameworks.releases import precedes
+from cost_models.replicas.groups import num_groups
 from planner.export.copies import replicas_and_shards, say_no_expert_parallelism, say_overlaps
 from planner.export.hf.model_config import said_config
 from planner.export.quantities import Quantities
@@ -77,6 +78,12 @@ def _document(quantities: Quantities) -> dict[str, Any]:
     say_overlaps(q, "grad_reduce", "param_gather", "p2p", "tp_comm")
     say_no_expert_parallelism(q, why="the script keeps all experts of a layer together")
     put(document, keys.OFFLOAD, _offload(q))
+    method = q.only(
+        "sync.method", ["local-sgd", None], why="PyTorch has hooks for local SGD alone (post_localSGD_hook.py)"
+    )
+    if method is not None:
+        # Ranks of an island, or of a node as PyTorch does it by itself, are neighbours.
+        put(document, keys.LOCAL_RANKS, q.plan.world_size // int(num_groups(q.plan.job, q.plan.row)[0]))
     _say_types(q, document)
     put(document, keys.ATTENTION, _attention(q))
     q.only("training.cuda_graphs", [False], why="the script captures no graphs")

@@ -44,6 +44,7 @@ def sections(q: Quantities) -> dict[str, Any]:
     put(document, "optimizer.name", "AdamW")
     q.only("training.dropout", [0.0], why="its models have none")
     q.only("training.model_impl", ["native"], why="its launch here runs torchtitan's own models")
+    _say_groups(q, document)
     q["pool_per_stage"]  # pp is the outermost dimension of its mesh, so the order of the nodes says it
     return document
 
@@ -81,6 +82,28 @@ def _say_copies(q: Quantities, document: dict[str, Any]) -> None:
     q.only("offload.optimizer_fraction", [float(parameters)], why="enable_cpu_offload moves parameters and optimizer state together",
            nearest={"offload.optimizer_fraction": 1.0, "offload.parameters": True})  # fmt: skip
     put(document, keys.CPU_OFFLOAD, parameters)
+
+
+def _say_groups(q: Quantities, document: dict[str, Any]) -> None:
+    """Groups of replicas that train by themselves: each is a launch of its own, told its number on its command line.
+
+    training.global_batch_size stays that of all groups (docs of torchtitan's torchft).
+    """
+    method = q["sync.method"]
+    if method is None:
+        return
+    if keys.is_python(q.version):
+        why = "its FaultTolerantTrainer takes model specifications of its own, which the launch does not write; 0.2 has keys for it"
+        raise q.refusal("sync.method", why=why)
+    one = "our module registers the model without a fragment_fn, so that it is one fragment"
+    q.only("sync.fragments", [1, None], why=one, nearest={"sync.fragments": 1})
+    said = {
+        "enable": True, "group_size": q.plan.groups, "replica_id": 0, "min_replica_size": q.plan.groups,
+        "semi_sync_method": keys.SEMI_SYNC[method], "sync_steps": q["sync.sync_every"],
+        "should_quantize": q["sync.quantize"] == "fp8", "fragment_sync_delay": q["sync.delay_steps"] or 0,
+    }  # fmt: skip
+    for name, value in said.items():
+        put(document, f"{keys.FAULT_TOLERANCE}.{name}", value)
 
 
 def _say_batch(q: Quantities, document: dict[str, Any]) -> None:

@@ -116,6 +116,9 @@ FLOAT8_ON: Final = "float8.enable_float8_linear"
 
 HEAD: Mapping[bool, str] = {False: "output", True: "lm_head"}
 """What the output projection is called, by whether the release is configured in Python (models/llama3/model)."""
+SEMI_SYNC: Mapping[str, str] = {"local-sgd": "local_sgd", "diloco": "diloco"}
+"""fault_tolerance.semi_sync_method by sync.method."""
+FAULT_TOLERANCE = "fault_tolerance"
 MODULE = "plan_model"
 STEPS = "plan_steps"
 CONFIG = "plan_config"

@@ -18,7 +18,7 @@ _CHANGES_NOTHING = (
     "training.seed", "training.deterministic", "training.dataloader", "optimizer.lr", "optimizer.eps", "optimizer.beta1",
     "optimizer.beta2", "optimizer.weight_decay", "experimental.custom_import", "model.hf_assets_path", "model.tokenizer_path",
     "model.print_after_conversion", "dataset", "training.warmup_steps", "training.epochs", "training.dataset_cache_dir",
-    "training.dataset_streaming", "fault_tolerance", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
+    "training.dataset_streaming", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
     "config.hf_assets_path", "loss.global_vocab_size",
 )  # fmt: skip
 """Sections and keys that decide neither a step's time nor its memory. Validation and checkpoints lie between steps."""
@@ -29,6 +29,10 @@ _USUAL: Mapping[str, tuple[Any, ...]] = {
     "training.fp32_mixed_precision": (False,), "model.converters": ((), ""), keys.FLOAT8_ON: (False,),
 }  # fmt: skip
 """Settings of which only the usual value is modelled; another one stays unknown."""
+_WHO_TAKES_PART = (
+    "enable", "semi_sync_method", "replica_id", "min_replica_size", "process_group", "process_group_timeout_ms", "fragment_update_alpha",
+)  # fmt: skip
+"""Keys of fault_tolerance that decide neither time nor memory beside those that are read."""
 _V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
@@ -55,6 +59,7 @@ def read(settings: Settings) -> RowParts:
     found = Understood(taken(settings, keys.spellings(version)))
     row = found.fields
     row["training.framework"], row["training.framework_version"] = "torchtitan", version
+    groups = _groups(settings, row)
     for prefix in _CHANGES_NOTHING:
         settings.take_under(prefix)
     settings.pass_over("--module", "--config")  # the Python configuration, which is read itself
@@ -63,6 +68,9 @@ def read(settings: Settings) -> RowParts:
             settings.pass_over(key)
     read_model(settings, row)
     _copies(settings, row, found)
+    # The files are those of one group: how many replicas all have together follows from the cluster, which only the user knows.
+    if groups > 1:
+        row["dp"], found.world_size = None, None
     _batch(settings, row)
     _stages(settings, row)
     _recompute(settings, row)
@@ -79,6 +87,27 @@ _PYTHON_BUILDERS = (
     "family._build_qwen3_moe_layers",
     "family.build_mla_moe_layers",
 )
+
+
+def _groups(settings: Settings, row: dict[str, Any]) -> int:
+    """Groups of replicas that train by themselves, each a launch of its own; 1 where the file has none."""
+    of = keys.FAULT_TOLERANCE
+    named = {word: method for method, word in keys.SEMI_SYNC.items()}
+    method = named.get(str(peeked(settings, f"{of}.semi_sync_method")))
+    count = 1
+    if peeked(settings, f"{of}.enable") is True and method is not None:
+        count = whole(settings, f"{of}.group_size", "dp", default=1) or 1
+        row["sync.method"] = method
+        row["sync.sync_every"] = whole(settings, f"{of}.sync_steps", "sync.sync_every", default=5)
+        if method == "diloco":
+            row["sync.fragments"] = whole(settings, f"{of}.num_fragments", "sync.fragments", default=1)
+            row["sync.delay_steps"] = settings.value(f"{of}.fragment_sync_delay", "sync.delay_steps", default=0)
+            quantizes = settings.value(f"{of}.should_quantize", "sync.quantize", default=False)
+            row["sync.quantize"] = "fp8" if quantizes else "none"
+        settings.pass_over(*(f"{of}.{name}" for name in _WHO_TAKES_PART))
+    else:
+        settings.take_under(of)
+    return count
 
 
 def _copies(settings: Settings, row: dict[str, Any], found: Understood) -> None:

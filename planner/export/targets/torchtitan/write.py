@@ -56,6 +56,7 @@ def write(quantities: Quantities) -> Launch:
         "activation_checkpoint",
         "compile",
         "quantize",
+        keys.FAULT_TOLERANCE,
         "experimental",
     )
     ordered = {name: document[name] for name in order if name in document}
@@ -69,10 +70,19 @@ def write(quantities: Quantities) -> Launch:
         mock_command=(*config, "--training.dataset", "mock", "--training.steps", "10"),
         variables=variables,
         notes=(
-            "torchtitan 0.2.2 must be installed.", _HERE.format(module=keys.MODULE),
+            "torchtitan 0.2.2 must be installed.", _HERE.format(module=keys.MODULE), *_groups(quantities),
         ),
         own_data=("The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.",),
     )  # fmt: skip
+
+
+def _groups(q: Quantities) -> tuple[str, ...]:
+    """How to start groups of replicas that are launches of their own."""
+    if q.plan.groups == 1:
+        return ()
+    last = q.plan.groups - 1
+    needs = "with torchft installed, one torchft_lighthouse running, and TORCHFT_LIGHTHOUSE set to its address"
+    return (f"Start it on each of the {q.plan.groups} islands with --fault_tolerance.replica_id=0 to {last}, {needs}.",)
 
 
 def _gpus(count: int) -> str:
