@@ -83,7 +83,8 @@ def main() -> int:
     found: Counter[str] = Counter()
     differing = 0
     for name, was in before.items():
-        where = set(places(was, without_new(after[name])))
+        # The other commit may have some of these fields already.
+        where = set(places(without_new(was), without_new(after[name])))
         differing += bool(where)
         found.update(where)
     for place, count in found.most_common(20):
