@@ -84,12 +84,16 @@ def add_method_plans(
             _better(response, plans)
         else:
             beside.append(plans)
+    # The fastest exact plan is what others are compared with, also where rounded ones leave it no rank.
+    exact = [
+        plan for plans in (response["plans"], *beside) for plan in plans if plan["evaluation"]["mathematics"] == "exact"
+    ]
     # Rounded plans and exact ones are launched alike; what they compute differs in digits alone, so that one ranking holds both.
     if beside:
         merged = _merged([response["plans"], *beside], checked)
         response["plans"] = compared_plans(merged, checked)
         response["ties"] = ties(response["plans"])
-    response["changed_plans"] = _broken_even(_merged(changed, checked), response["plans"])
+    response["changed_plans"] = _broken_even(_merged(changed, checked), exact)
 
 
 def _search(
@@ -152,10 +156,10 @@ def _merged(groups: Sequence[Sequence[Document]], checked: CheckedRequest) -> li
     return [plan | {"rank": rank, "tie_group": ties_seen[key]} for rank, (key, plan) in enumerate(best, 1)]
 
 
-def _broken_even(changed: list[Document], plans: Sequence[Mapping[str, Any]]) -> list[Document]:
+def _broken_even(changed: list[Document], exact: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Changed plans with the share of extra steps at which each stops being faster than the fastest exact plan."""
     # Steps of rounded plans may count as well, but nobody has shown that as many of them are needed.
-    exact_s = [plan["evaluation"]["step_time_s"] for plan in plans if plan["evaluation"]["mathematics"] == "exact"]
+    exact_s = [plan["evaluation"]["step_time_s"] for plan in exact]
     found = []
     for plan in changed:
         own_s = plan["evaluation"]["step_time_s"]

@@ -119,13 +119,23 @@ def plan_checked(
 
         add_method_plans(response, checked, started=started, should_stop=should_stop)
     if "what_if" in asked.include:
-        from planner.answer.what_if import what_if
-
-        def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
-            return plan_checked(checked.changed(changed), should_stop=should_stop, started=perf_counter())
-
-        response["what_if"] = what_if(checked.given, job, response["plans"], solve=solve, should_stop=should_stop)
+        _add_what_if(response, checked, should_stop=should_stop)
     return response
+
+
+def _add_what_if(response: dict[str, Any], checked: CheckedRequest, *, should_stop: Callable[[], bool] | None) -> None:
+    """Adds the best plans of variants of the request, and what replicas that do not wait would save the best plan."""
+    from planner.answer.asynchrony import asynchrony
+    from planner.answer.what_if import what_if
+
+    def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
+        return plan_checked(checked.changed(changed), should_stop=should_stop, started=perf_counter())
+
+    plans = response["plans"]
+    if plans:
+        response["asynchrony"] = asynchrony(plans[0], seed=checked.asked.seed)
+    job = checked.job.jobs[0]
+    response["what_if"] = what_if(checked.given, job, plans, solve=solve, should_stop=should_stop)
 
 
 def _fallen_back(

@@ -58,7 +58,7 @@ def _raise_first(problems: Iterator[Problem]) -> None:
 
 
 def _problems(response: Json) -> Iterator[Problem]:
-    for name in ("plans", "pareto", "what_if", "nearest_infeasible", "inexpressible_best"):
+    for name in ("plans", "changed_plans", "pareto", "what_if", "nearest_infeasible", "inexpressible_best"):
         yield from _too_large(response.get(name), f"/{name}")
     yield from _of_request(response["request"])
     if response["search"] is None or "not_searched" not in response["search"]:

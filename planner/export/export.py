@@ -11,7 +11,7 @@ from cost_models.errors import InvalidInputError, NotExpressibleError, Problem
 from cost_models.frameworks.releases import version_key
 from cost_models.hints import choice_hint
 from cost_models.units import GIB
-from planner.export.launch_plan import LaunchPlan, launch_plan, row_of_plan
+from planner.export.launch_plan import LaunchPlan, launch_plan, plans_of, row_of_plan
 from planner.export.launchers.kubernetes import job_set, pytorch_job, runs_in_kubernetes
 from planner.export.launchers.shell import BATCH, LAUNCH, MOCK, batch_script, node_script
 from planner.export.nearest import with_nearest
@@ -25,7 +25,13 @@ ROW = "plan.json"
 
 
 def export(
-    response: Mapping[str, Any], framework: str, *, plan: int = 1, framework_version: str | None = None, **options: Any
+    response: Mapping[str, Any],
+    framework: str,
+    *,
+    plan: int = 1,
+    changed: bool = False,
+    framework_version: str | None = None,
+    **options: Any,
 ) -> tuple[LaunchFile, ...]:
     """The launch files of one ranked plan.
 
@@ -33,6 +39,7 @@ def export(
         response: a plan response.
         framework: name of a target, such as "megatron" or "accelerate".
         plan: rank of the plan, from 1.
+        changed: whether it is one of the plans that change the mathematics.
         framework_version: the target's release; by default the request's, or the newest known one of a front end.
         options: passed on to `export_row`.
 
@@ -42,8 +49,8 @@ def export(
     """
     target = target_named(framework)
     own = framework_version if target.own_version else None
-    row = row_of_plan(response, plan, framework_version=own)
-    ranked = next(each for each in response["plans"] if each["rank"] == plan)
+    row = row_of_plan(response, plan, framework_version=own, changed=changed)
+    ranked = next(each for each in plans_of(response, changed=changed) if each["rank"] == plan)
     return export_row(row, framework, framework_version=framework_version, predicted=ranked["evaluation"], **options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -135,9 +135,11 @@ def launch_plan(row: Mapping[str, Any], *, extra: Documents | None = None, allow
     return LaunchPlan(pooled, resolved.strategies)
 
 
-def _how_to_get(response: Mapping[str, Any], rank: int) -> str:
+def _how_to_get(response: Mapping[str, Any], rank: int, *, changed: bool) -> str:
     """What to do about a rank that a response lacks; a table may name one that a saved answer was not asked for."""
-    count, asked = len(response["plans"]), response["request"].get("top_k")
+    count, asked = len(plans_of(response, changed=changed)), response["request"].get("top_k")
+    if not count and changed:
+        return "It has none: list ways under constraints.allowed.sync or constraints.allowed.compression."
     if not count:
         return "It has none, because no plan fits."
     ranks = f"Ranks: 1 to {count}."
@@ -147,22 +149,38 @@ def _how_to_get(response: Mapping[str, Any], rank: int) -> str:
     return f"{ranks} Plan again with --top {rank} --json, or over HTTP with a top_k of {rank}."
 
 
-def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: str | None = None) -> dict[str, Any]:
+def plans_of(response: Mapping[str, Any], *, changed: bool) -> Sequence[Mapping[str, Any]]:
+    """The ranked plans of a response, or those that change the mathematics, which older responses do not have."""
+    found: Sequence[Mapping[str, Any]] = response.get("changed_plans", ()) if changed else response["plans"]
+    return found
+
+
+def row_of_plan(
+    response: Mapping[str, Any], rank: int, *, framework_version: str | None = None, changed: bool = False
+) -> dict[str, Any]:
     """The evaluate row of one ranked plan of a response.
 
     Args:
         response: what `plan` returned.
         rank: rank of the plan, from 1.
         framework_version: takes the place of the request's version.
+        changed: whether the rank is one of `changed_plans`.
 
     Raises:
         InvalidInputError: the response has no plan of this rank.
     """
-    request, plans = response["request"], response["plans"]
+    request, plans = response["request"], plans_of(response, changed=changed)
     plan = next((each for each in plans if each["rank"] == rank), None)
     if plan is None:
         raise InvalidInputError(
-            [Problem("/plans", f"the response has no plan {rank}", _how_to_get(response, rank), "unknown-plan")]
+            [
+                Problem(
+                    "/changed_plans" if changed else "/plans",
+                    f"the response has no {'changed ' * changed}plan {rank}",
+                    _how_to_get(response, rank, changed=changed),
+                    "unknown-plan",
+                )
+            ]
         )
     # The request of a response has every default filled in, so the row prices as it was planned.
     training = dict(request["training"])

@@ -124,7 +124,7 @@ class ChangedPlan(ContractModel):
     """Number of the group of plans that are too close to call; plans of two methods never share one."""
     break_even_extra_steps: float | None
     """Share of extra steps at which it stops being faster than the fastest exact plan: 0.34 means that it wins only if it needs fewer than
-    34 % more steps. Null where no exact plan fits."""
+    34 % more steps. Null where there is no exact plan."""
     stated_time_ratio: float | None = None
     """Its time over that of the fastest exact plan, as a ratio, with the steps_factor that the request states; null without one."""
 
@@ -177,6 +177,23 @@ class WhatIfVariant(ContractModel):
     """Why the variant has no plan, where it has none."""
 
 
+class Asynchrony(ContractModel):
+    """The best plan if its replicas did not wait for each other at every step, from a simulation. No framework here runs it."""
+
+    staleness: int | None
+    """Number of steps that a replica may be ahead of the slowest; null where nobody ever waits."""
+    num_workers: int
+    """Number of replicas that are simulated."""
+    step_time_s: float
+    """Seconds of a step."""
+    saved_fraction: float
+    """Share of the step that is saved, from 0 to 1; one slow GPU is not left behind, so that it is little on GPUs of one kind."""
+    noise_fraction: float
+    """Standard deviation of a replica's step from step to step, as a share of the step."""
+    spread_fraction: float
+    """Standard deviation of the replicas' own speeds, as a share of the step."""
+
+
 class PlanResponse(ContractModel):
     """The answer. `plans` is empty if nothing fits; `rejected` and `nearest_infeasible` then tell why."""
 
@@ -215,6 +232,9 @@ class PlanResponse(ContractModel):
     what_if: list[WhatIfVariant] = Field(default_factory=list)
     """The best plans of the same job on other numbers of nodes, with other micro-batches and with other sequence lengths; given for
     `include: ["what_if"]`."""
+    asynchrony: list[Asynchrony] = Field(default_factory=list)
+    """What stale-synchronous and asynchronous updates would save the best plan; given for `include: ["what_if"]`. They change the
+    mathematics."""
     request_digest: str
     """Digest of the request, the models' revision and the calibration: the same digest has the same answer."""
     request: dict[str, Any]

@@ -29,6 +29,9 @@ def export(
     ],
     out: Annotated[Path, typer.Option(help="Folder that the files are written to; it is made where it is missing.")],
     plan: Annotated[int, typer.Option(metavar="RANK", help="Rank of the plan.", min=1)] = 1,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Take the rank from the plans that change the mathematics.")
+    ] = False,
     framework_version: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +48,9 @@ def export(
     require_name(out, option="--out", example="launch")
     document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
     _require_response(document)
-    files = launch_files(document, framework, plan=plan, framework_version=framework_version, allow_files=True)
+    files = launch_files(
+        document, framework, plan=plan, changed=changed, framework_version=framework_version, allow_files=True
+    )
     for path in written(files, out, force=force):
         sys.stdout.write(f"{path}\n")
 

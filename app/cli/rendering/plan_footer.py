@@ -17,6 +17,7 @@ from app.plan_cells import (
     worst_tier,
     zero_stage,
 )
+from app.report.method_words import CHANGED_NOTE, changed_rows
 from app.report.run_words import duration
 from cost_models.units import GIB
 from planner.answer.comparison import differing_knobs, listed_ranks, ties
@@ -63,7 +64,7 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
         lines.append(
             Text(f"A plan {best['gain_fraction']:.1%} faster cannot be expressed in this framework: {reasons}.")
         )
-    lines += _included(response)
+    lines += [*_changed(response), *_included(response)]
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
@@ -103,12 +104,33 @@ def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
     ]
 
 
+def _changed(response: Json) -> list[Text]:
+    """The plans that change the mathematics, and up to how many more steps each is worth its time."""
+    rows = list(changed_rows(response))
+    if not rows:
+        return []
+    told = [f"  {rank}. {how}: {step} s, {split}; pays below {pays}" for rank, how, split, step, pays in rows]
+    return [
+        Text("Plans that change the mathematics, ranked apart:", style="bold"),
+        *map(Text, told),
+        Text(CHANGED_NOTE, style="dim"),
+    ]
+
+
 def _included(response: Json) -> list[Text]:
     """What the request's `include` asked for: each what-if answer, and the size of the front, which is too long for a table."""
     lines = []
     if answers := response.get("what_if"):
         lines.append(Text("What if, with the best plan of each:", style="bold"))
         lines += [Text(f"  {_what_if(answer)}") for answer in answers]
+    if stale := response.get("asynchrony"):
+        never = stale[-1]["saved_fraction"]
+        lines.append(
+            Text(
+                f"Replicas that never wait for each other would save {never:.1%} of a step (simulated); no framework here runs them so, and "
+                "it changes the mathematics."
+            )
+        )
     if front := response.get("pareto"):
         lines.append(
             Text(

@@ -34,6 +34,7 @@ from app.plan_cells import (
     worst_tier,
     zero_stage,
 )
+from app.report.method_words import arithmetic, has_other_arithmetic
 from cost_models.errors import InvalidInputError
 from cost_models.inputs.fields import WARNINGS
 from cost_models.inputs.model import resolve_model
@@ -96,6 +97,7 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
         SPLIT,
         Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
         Column("recompute", recomputed, justify="left"),
+        *[Column("mathematics", arithmetic, justify="left")] * has_other_arithmetic(plans),
         *[cost] * (objective == "cost"),
         Column("step s", step_time),
         Column("80 % range", step_range),

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from app.plan_cells import degrees_above_one, recomputed, seconds, share_of_step, throughput, worst_tier
 from app.report.figures.bars import axis, interval, ticks
+from app.report.method_words import arithmetic, has_other_arithmetic
 from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.words import gib, ranks
@@ -127,6 +128,8 @@ def _columns(report: Report, shown: Sequence[PlanView]) -> list[Column]:
         *[gpus] * counted,
         Column("mb", lambda plan: str(_micro(plan)), _micro),
         Column("recompute", recomputed, recomputed, numeric=False),
+        *[Column("mathematics", arithmetic, arithmetic, numeric=False)]
+        * has_other_arithmetic([view.plan for view in shown]),
         *[cost] * (objective == "cost"),
         rate,
         Column("MFU", _mfu, lambda plan: float(plan["evaluation"]["mfu"] or 0.0)),

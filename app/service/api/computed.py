@@ -23,7 +23,7 @@ from cost_models.inputs.fields import validated
 from planner.export.export import export_row, target_named
 from planner.export.imported_row import Overrides
 from planner.export.judge.judge import judge
-from planner.export.launch_plan import row_of_plan
+from planner.export.launch_plan import plans_of, row_of_plan
 from planner.export.settings import InputFile
 from planner.export.target import LaunchFile
 from planner.rows import evaluate_arriving, evaluate_rows
@@ -133,7 +133,14 @@ def observed(calibrations: CalibrationSource, raw: bytes, *, max_depth: int) -> 
 
 
 def exported(
-    calibrations: CalibrationSource, response: str, framework: str, *, rank: int, version: str | None, as_zip: bool
+    calibrations: CalibrationSource,
+    response: str,
+    framework: str,
+    *,
+    rank: int,
+    version: str | None,
+    as_zip: bool,
+    changed: bool = False,
 ) -> Iterator[bytes]:
     """The launch files of one ranked plan of a stored response, as JSON or as an archive.
 
@@ -142,9 +149,9 @@ def exported(
     """
     document: dict[str, Any] = json.loads(response)
     own_version = version if target_named(framework).own_version else None
-    row = row_of_plan(document, rank, framework_version=own_version)
+    row = row_of_plan(document, rank, framework_version=own_version, changed=changed)
     # Calibrations are stored under ids that only their tenant may name.
-    predicted = next(each for each in document["plans"] if each["rank"] == rank)["evaluation"]
+    predicted = next(each for each in plans_of(document, changed=changed) if each["rank"] == rank)["evaluation"]
     own = OwnCalibrations(calibrations, tenant="")
     (named,) = own.named([row])
     files = tuple(export_row(named, framework, framework_version=version, predicted=predicted, extra=own.found))

@@ -183,6 +183,19 @@ class TestRefused:
         assert problem.hint == "Use fsdp with zero 0."
 
 
+def test_asynchronous_replicas_of_one_kind_of_gpu_save_less_than_they_wait_for_the_slowest() -> None:
+    """Nobody leaves a slow GPU behind for good, so that what is saved is below the jitter of the step, and staleness 1 saves nearly all."""
+    asked = {
+        "model": {"preset": "llama-3.2-1b"}, "cluster": {"preset": "dgx-h200", "num_nodes": 2}, "include": ["what_if"], "top_k": 1,
+        "training": {**TRAINING, "global_batch_size": 16},
+    }  # fmt: skip
+    found = plan(asked)
+    best, (one, three, never) = found["plans"][0], found["asynchrony"]
+    jitter = best["evaluation"]["time_breakdown_s"]["jitter"] / best["evaluation"]["step_time_s"]
+    assert 0.0 < one["saved_fraction"] <= three["saved_fraction"] <= never["saved_fraction"] < jitter
+    assert (one["staleness"], never["staleness"], one["num_workers"]) == (1, None, best["strategy"]["dp"])
+
+
 class TestListed:
     def test_changed_plans_have_a_list_ranks_and_a_break_even_of_their_own(self) -> None:
         plain = plan(request({}))

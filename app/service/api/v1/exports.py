@@ -41,6 +41,7 @@ async def read_export(
     service: Here,
     *,
     plan: Annotated[int, Query(ge=1, le=1000, description="Rank of the plan.")] = 1,
+    changed: Annotated[bool, Query(description="Whether the rank is one of `changed_plans`.")] = False,
     version: Annotated[
         str | None,
         Query(
@@ -53,7 +54,7 @@ async def read_export(
     """Launch files of one ranked plan for a framework or a front end of it."""
     as_zip = prefers(accept, ZIP)
     content = await launch_files(
-        request, service, caller.tenant, plan_id, framework, rank=plan, version=version, as_zip=as_zip
+        request, service, caller.tenant, plan_id, framework, rank=plan, changed=changed, version=version, as_zip=as_zip
     )
     if as_zip:
         headers = {"Content-Disposition": f'attachment; filename="{framework}.zip"'}
@@ -71,6 +72,7 @@ async def launch_files(
     rank: int,
     version: str | None,
     as_zip: bool,
+    changed: bool = False,
 ) -> bytes:
     """The launch files of one ranked plan, as JSON or as an archive.
 
@@ -80,7 +82,7 @@ async def launch_files(
         InvalidInputError, NotExpressibleError: (relayed) the target is unknown, or cannot run this plan.
     """
     response = await run_in_threadpool(_response, service, tenant, plan_id)
-    function = partial(exported, rank=rank, version=version, as_zip=as_zip)
+    function = partial(exported, rank=rank, changed=changed, version=version, as_zip=as_zip)
     content: bytes
     (content,) = await computed(request, service, tenant, function, response, framework)
     return content

@@ -22,7 +22,13 @@ def row(framework: str, strategy: Document, *, islands: bool = False, **training
     return {
         "model": {"preset": "llama-3.2-1b"},
         "cluster": {"preset": "dgx-h200", "num_nodes": 2, **({"islands": ISLANDS} if islands else {})},
-        "training": {"seq_length": 2048, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training},
+        "training": {
+            "seq_length": 2048,
+            "global_batch_size": 32,
+            "precision": "bf16",
+            "framework": framework,
+            **training,
+        },
         "strategy": {"zero": 0, "micro_batch_size": 1, "recompute": "full", **strategy},
     }
 
@@ -67,7 +73,10 @@ def test_a_plain_plan_says_nothing_of_methods() -> None:
     ("compression", "optimizer"),
     [
         ({"kind": "onebit", "freeze_steps": 2000}, ("OneBitAdam", {"freeze_step": 2000})),
-        ({"kind": "zero-one", "freeze_steps": 10, "sync_every": 4}, ("ZeroOneAdam", {"var_freeze_step": 10, "local_step_clipper": 4})),
+        (
+            {"kind": "zero-one", "freeze_steps": 10, "sync_every": 4},
+            ("ZeroOneAdam", {"var_freeze_step": 10, "local_step_clipper": 4}),
+        ),
     ],
 )
 def test_optimizers_of_deepspeed_that_exchange_signs(compression: Document, optimizer: tuple[str, Document]) -> None:
@@ -99,7 +108,11 @@ def test_an_island_of_diloco_is_a_launch_of_its_own() -> None:
         ("pytorch", row("fsdp", {"sync": {"method": "gossip"}}), "sync.method"),
         ("pytorch", row("fsdp", {"sync": {"method": "parameter-server"}}), "sync.method"),
         ("accelerate", row("fsdp", {"compression": {"kind": "powersgd"}}), "compression.kind"),
-        ("torchtitan", row("torchtitan", {"zero": 3, "sync": DILOCO}, islands=True, framework_version="0.3"), "sync.method"),
+        (
+            "torchtitan",
+            row("torchtitan", {"zero": 3, "sync": DILOCO}, islands=True, framework_version="0.3"),
+            "sync.method",
+        ),
         (
             "torchtitan",
             row("torchtitan", {"zero": 3, "sync": {**DILOCO, "fragments": 4}}, islands=True, framework_version="0.2"),

@@ -150,7 +150,7 @@ def test_the_answer_to_an_invalid_row_is_an_evaluation_without_numbers():
 
 
 def test_a_plan_response_documents_the_contract_s_fields_and_may_add_some():
-    assert set(PlanResponse.model_fields) - {"ties", "model_revision", "changed_plans"} == {
+    assert set(PlanResponse.model_fields) - {"ties", "model_revision", "changed_plans", "asynchrony"} == {
         "id", "status", "created_at", "product_version", "schema_version", "request", "plans", "search", "rejected",
         "nearest_infeasible", "inexpressible_best", "pareto", "what_if", "warnings", "request_digest",
     }  # fmt: skip
