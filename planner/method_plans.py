@@ -42,6 +42,7 @@ def asked_methods(asked: PlanRequest) -> list[Method]:
     """The methods, other than the plain one, that a request lists or fixes, each once."""
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     syncs, compressions = allowed.sync or (), allowed.compression or ()
+    # Pairs of the two are left out: no framework here runs a sync and a compression together.
     found = [method_of(sync, None) for sync in syncs] + [method_of(None, each) for each in compressions]
     found.append(method_of(fixed.sync, fixed.compression))
     return list(dict.fromkeys(method for method in found if not method.is_plain))
@@ -115,6 +116,7 @@ def _search(
     return found, plans[: asked.top_k]
 
 
+# Rows that differ only in what a group cuts off are the same once it is cut off.
 def _distinct(strategies: Strategies) -> Strategies:
     """The strategies that differ, in their order."""
     columns = np.stack([getattr(strategies, name).astype(np.float64) for name in ARRAY_FIELDS])

@@ -51,6 +51,7 @@ def moments(job: Job, strategies: Strategies) -> Moments:
     communication = buffers(batch, elements_KN=states.elements_KN, trained_KN=states.trained_KN)
     activations = stage_activations(batch, elements_KN=states.trained_KN)
     optimizer_KN, host_KN = states.bytes_KN.optimizer, states.bytes_KN.host + activations.host_KN
+    # Counted with the optimizer's state: like it, all of this lives through the whole step.
     if not job.method.is_plain:
         held_KN, away_KN = replica_state_bytes(batch, trained_KN=states.trained_KN)
         optimizer_KN, host_KN = optimizer_KN + held_KN, host_KN + away_KN

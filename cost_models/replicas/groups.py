@@ -60,6 +60,7 @@ def num_groups(job: Job, strategies: Strategies) -> Floats:
 
 def within_group_shards(job: Job, strategies: Strategies) -> Strategies:
     """The same strategies with shards that end at the boundary of a group, as they do where groups train by themselves."""
+    # Larger groups of shards than this would share state between groups that do not have the same.
     ranks = strategies.dp_cp / num_groups(job, strategies)
     return replace(
         strategies,

@@ -58,6 +58,7 @@ def model_elements(model: Model, rank: int) -> Elements:
 
     Embedding and output projection are matrices like others.
     """
+    # Experts' matrices are tensors of three dimensions in some modules; the hook would then see fewer, larger ones.
     matrices = [matrix for kind in model.layer_kinds for matrix in layer_matrices(model, kind)]
     ends = 1 if model.tie_word_embeddings else 2
     matrices.append((model.vocab_size, model.hidden_size, ends))
@@ -68,6 +69,7 @@ def model_elements(model: Model, rank: int) -> Elements:
 def _elements(matrices: tuple[Matrix, ...], rank: int) -> Elements:
     compressed = sent = whole = work = 0.0
     for rows, columns, count in matrices:
+        # Both factors are sent whole, whatever the ranks do with them.
         if passes(rows, columns, rank):
             compressed += count * rows * columns
             sent += count * rank * (rows + columns)

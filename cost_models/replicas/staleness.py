@@ -35,6 +35,7 @@ def stale_step_ratio(
 def _one_run(
     generator: np.random.Generator, workers: int, staleness: int, noise: float, spread: float, steps: int
 ) -> float:
+    # Drawn once: a slow GPU stays slow for the whole run.
     means = 1.0 + spread * generator.standard_normal(workers)
     own = np.zeros(workers)
     # Ends of the last steps of the slowest worker, oldest first: only those that somebody may still wait for.

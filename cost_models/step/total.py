@@ -87,6 +87,7 @@ def groups_outer(job: Job, strategies: Strategies) -> Outer:
 
 def _inner(job: Job, strategies: Strategies) -> tuple[StepTime, Outer]:
     """The step of one group by itself, and what the groups tell each other."""
+    # Tables of the whole job do not serve here: placements of a group's ranks are those of a smaller cluster.
     own, rows = group_job(job), within_group(job, strategies)
     work = stages(own, rows)
     once, once_tiers = _once_a_step(own, rows, work)

@@ -70,6 +70,7 @@ def method_parts(pooled: PooledJob, evaluated: Evaluated, index: int) -> tuple[D
     return found, assumed, [ACROSS_ISLANDS] if crosses else []
 
 
+# The words name what is done, so that nobody has to look up a method to see what it does to the numbers.
 def _changes(job: Job) -> list[Document]:
     sync, compression = job.method.sync, job.method.compression
     told = [_SYNC_CHANGES.get(sync.method), _COMPRESSION_CHANGES.get(compression.kind)]

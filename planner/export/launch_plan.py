@@ -49,6 +49,7 @@ class LaunchPlan:
         job = self.pooled.jobs[0]
         if not (job.method.is_local and job.framework.choices.replica_groups):
             return self
+        # The method stays, since the launch has to say it; only the cluster is that of one group.
         own = replace(job, cluster=group_job(job).cluster)
         count = int(num_groups(job, self.row)[0])
         return LaunchPlan(PooledJob.of_one_kind(own), within_group(job, self.row), groups=count)

@@ -46,6 +46,7 @@ class ListedPlans:
         """Seconds of a step of each plan on this job, shape (N,)."""
         if pooled.cluster.lists_pools:
             return pooled_step_time(pooled, self.strategies).total_s
+        # Plans of several methods are priced method by method, each on its own job.
         found = np.empty(len(self.strategies))
         for method in dict.fromkeys(self.methods):
             rows = np.array([own == method for own in self.methods])

@@ -47,6 +47,7 @@ def asks_methods(asked: PlanRequest) -> bool:
     return any(each is not None for each in (fixed.sync, fixed.compression, allowed.sync, allowed.compression))
 
 
+# A fixed method that rounds is what the request wants of every plan, as a fixed precision would be.
 def job_of_request(pooled: PooledJob, asked: PlanRequest) -> PooledJob:
     """The job whose exact or rounded plans a request asks for. A fixed method that changes the mathematics never stands among them, so
     that the job's own plans stay, as what it is compared with.
@@ -57,6 +58,7 @@ def job_of_request(pooled: PooledJob, asked: PlanRequest) -> PooledJob:
 
 def methods_not_run(asked: PlanRequest, pooled: PooledJob) -> list[Problem]:
     """Problems with ways that a request lists or fixes and that its framework does not run at all, whatever the degrees are."""
+    # Refused before the search, since no degrees would help and a search would only count all of its strategies as rejected.
     framework, fixed, allowed = pooled.jobs[0].training.framework, asked.constraints.fixed, asked.constraints.allowed
     given = [(f"allowed/sync/{at}", each.method) for at, each in enumerate(allowed.sync or ())]
     given += [(f"allowed/compression/{at}", each.kind) for at, each in enumerate(allowed.compression or ())]

@@ -115,6 +115,7 @@ def method_of(sync: SyncInput | None, compression: CompressionInput | None) -> M
 
 def method_document(method: Method) -> dict[str, Any]:
     """The fields of a strategy that say this method, those that say something alone; empty for the plain one."""
+    # Fields that say nothing for a method are left out, since giving them back would be refused.
     found: dict[str, Any] = {}
     sync, compression = method.sync, method.compression
     if sync.method != "every-step":
