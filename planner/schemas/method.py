@@ -29,7 +29,7 @@ class SyncInput(ContractModel):
     """When replicas are brought together, and how."""
 
     method: SyncMethod
-    """every-step: gradients of all replicas are summed at every step. local-sgd, diloco: groups of replicas train by themselves and
+    """Way of bringing replicas together. every-step: gradients of all replicas are summed at every step. local-sgd, diloco: groups of replicas train by themselves and
     average their parameters now and then. gossip: each replica averages its parameters with a few others. parameter-server: gradients
     are summed by servers. async (no waiting at all) is run by no framework here."""
     sync_every: Annotated[Degree, Field(le=10_000_000)] | None = None
@@ -76,7 +76,7 @@ class CompressionInput(ContractModel):
     """The form in which gradients are exchanged."""
 
     kind: CompressionKind
-    """none; fp16 or bf16: cast by a hook; powersgd: two thin factors of each matrix; onebit: signs (1-bit Adam); zero-one: signs, and not
+    """Form of the gradients. none: whole; fp16 or bf16: cast by a hook; powersgd: two thin factors of each matrix; onebit: signs (1-bit Adam); zero-one: signs, and not
     at every step (0/1 Adam). topk is run by no framework here."""
     rank: Annotated[Degree, Field(le=10_000)] | None = None
     """Rank of powersgd's factors, as a number. Default 1."""
