@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.errors import InvalidInputError, Problem
 from cost_models.inputs.fields import validated
 from cost_models.job import PooledJob
 from cost_models.pools.evaluate import evaluate_on_pools
@@ -21,6 +22,7 @@ from planner.answer.ranking import close_plans
 from planner.answer.step_cost import gpu_weight, total_gpus
 from planner.one_plan.listed import job_of_response
 from planner.request.job import Documents
+from planner.request.methods import job_of, pool_problems
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import assumed_fields, strategy_dict
@@ -59,7 +61,9 @@ def why_not(
         InvalidInputError: a field of the strategy is wrong, or the response is of another revision.
     """
     given = validated(StrategyInput, strategy, pointer="/strategy")
-    pooled = job_of_response(response, extra=extra, allow_files=allow_files)
+    pooled = job_of(job_of_response(response, extra=extra, allow_files=allow_files), given)
+    if refused := pool_problems(pooled):
+        raise InvalidInputError([Problem("/strategy", each["message"], each["hint"], each["code"]) for each in refused])
     return _judged(response, pooled, [given])[0]
 
 

@@ -11,6 +11,7 @@ from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.schemas import Evaluation
 from planner.schemas.plan_response import PlanResponse
+from planner.why_not import why_not
 
 Document = dict[str, Any]
 ISLANDS = {"count": 2, "link_gbit_per_s": 10}
@@ -221,6 +222,9 @@ class TestListed:
         )
         assert again["step_time_s"] == pytest.approx(best["evaluation"]["step_time_s"], rel=1e-9)
         assert again["memory"] == best["evaluation"]["memory"]
+        asked_why = why_not(found, best["strategy"])
+        assert (asked_why["verdict"], asked_why["rank"]) == ("fits", None)
+        assert asked_why["step_time_s"] == pytest.approx(best["evaluation"]["step_time_s"], rel=1e-9)
 
     def test_its_search_finds_what_pricing_everything_finds(self) -> None:
         """Every micro-batch, recomputation and stage of replicas on both islands, priced one by one."""
