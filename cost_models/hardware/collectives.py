@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration.document import CalibrationDocument, CollectiveFit
-from cost_models.constants import NIC_EFFICIENCY, PEER_S, SEND_S
+from cost_models.constants import NIC_EFFICIENCY, NOMINAL_LINK_EFFICIENCY, PEER_S, SEND_S
 from cost_models.estimate import Estimate
+from cost_models.hardware.algorithms import group_of, is_measured_by, stated_ways
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.link_tables import (
     GRID_LOG2,
     CurveTable,
-    bus_factor,
     extra_hop_s,
     fast_tables,
     grid_position,
@@ -30,6 +31,8 @@ from cost_models.hardware.link_tables import (
     strided_tables,
 )
 from cost_models.hardware.nccl import Hop, network_choices
+from cost_models.hardware.nccl_tuner import Group, Way
+from cost_models.hardware.pcie import PCIE_SAME_SWITCH
 from cost_models.hardware.placement import Placement
 from cost_models.operations import Op
 from cost_models.specs.cluster import Cluster
@@ -222,6 +225,8 @@ def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inne
     there only the part that grows with the size counts beside it.
     """
     cluster = links.cluster
+    if cluster.collectives is not None:
+        return _stated_s(op, size, placement, links, inner_s=inner_s)
     members = placement.per_island
     inner_s = np.maximum(inner_s - _start_s(op, placement, links), 0.0)
     hop: Hop = "pcie" if cluster.link_kind == "pcie" else "nvlink"
@@ -235,6 +240,41 @@ def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inne
         own_s = np.maximum(wire_s / choice.bandwidth_share, moved / choice.most_bytes_per_s)
         fastest = np.minimum(fastest, np.maximum(inner_s, own_s) + choice.latency_s)
     return fastest
+
+
+def _stated_s(op: Op, size: Floats, placement: Placement, links: Links, *, inner_s: Floats) -> Floats:
+    """Seconds over islands of the stated library's fastest way for each call. [C-23]"""
+    inner_s = np.maximum(inner_s - _start_s(op, placement, links), 0.0)
+    fastest = np.full(size.shape, np.inf)
+    for way in ways_over_islands(op, size, placement, links):
+        wire_s = np.multiply(way.bandwidth_s, _spine(op, placement, links))
+        beside = wire_s if way.covers_node else np.maximum(inner_s, wire_s)
+        fastest = np.minimum(fastest, np.where(way.possible, beside + way.latency_s, np.inf))
+    return fastest
+
+
+def ways_over_islands(op: Op, size: Floats, placement: Placement, links: Links) -> list[Way]:
+    """What the stated library may take for groups that leave their island; what crosses the spine is not slowed yet.
+
+    Arguments as of `collective_s`, with `collectives` stated and an operation of `algorithms.ROUTED`.
+    """
+    cluster, share = links.cluster, links.gpu_network_bytes_per_s
+    return stated_ways(cluster, op, size, _group(placement, links), gpu_network_bytes_per_s=share)
+
+
+def _group(placement: Placement, links: Links) -> Group:
+    cluster = links.cluster
+    on_pcie = cluster.link_kind == "pcie"
+    link = (
+        cluster.pcie_bytes_per_s * PCIE_SAME_SWITCH.value
+        if on_pcie
+        else cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value
+    )
+    return group_of(
+        cluster, ranks=placement.ranks, members=placement.per_island, nodes=placement.islands,
+        hop="pcie" if on_pcie else "nvlink", bytes_per_s=link,
+        network_bytes_per_s=links.gpu_network_bytes_per_s * placement.per_island,
+    )  # fmt: skip
 
 
 def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
@@ -296,7 +336,7 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
     between: dict[Op, dict[tuple[int, int], CollectiveFit]] = {}
     for fit in document.collective_fits:
         group = (fit.ranks // fit.ranks_per_node, fit.ranks_per_node)
-        if group[0] > 1:
+        if group[0] > 1 and is_measured_by(cluster, fit.op):
             groups = between.setdefault(fit.op, {})
             # The formula prices all sibling groups at once, so of one group size the most crowded measurement is the
             # comparable one.

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.placement import place
 from cost_models.hardware.segments import domain_gpus
 from cost_models.job import Job
