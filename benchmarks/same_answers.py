@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks.record import ROOT, commit, record
 from scripts.approved.drawn import FILE
 
-NEW_FIELDS = frozenset({"mathematics", "changes", "overlap_conditions", "run"})
-"""Fields that an evaluation has here and had not there."""
+NEW_FIELDS = frozenset({"mathematics", "changes", "overlap_conditions", "run", "collectives"})
+"""Fields that an evaluation has here and had not there, `provenance.collectives` among them."""
 NEW_ASSUMED = frozenset({"power_w_per_gpu", "pue"})
 """Of `assumed`, what stands beside a run."""
 

@@ -136,11 +136,6 @@ def nccl_ways(op: Op, size: Floats, group: Group) -> Iterator[Way]:
         yield _pat(size, group)
 
 
-def _protocol(number: int) -> Protocol:
-    names: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
-    return names[number]
-
-
 def _ll_limit(group: Group) -> Floats:
     """Bytes per second that LL moves at most: by the GPU inside a node, by the number of nodes between them."""
     two, more = LL_NODES_BYTES_PER_S
@@ -149,7 +144,7 @@ def _ll_limit(group: Group) -> Floats:
 
 
 def _ring(op: Op, size: Floats, group: Group, number: int) -> Way:
-    simple = _protocol(number) == "Simple"
+    simple = PROTOCOLS[number] == "Simple"
     both = 2.0 if op == "all_reduce" else 1.0
     # A node with one rank of the group sends and receives through the same GPU, and such hops wait like a tree's.
     alone = group.network_hop_s(HOP_US["network"]["tree"][number], times=2.0 if simple else 1.0)
@@ -167,11 +162,11 @@ def _ring(op: Op, size: Floats, group: Group, number: int) -> Way:
     if number == 0:
         rate = np.minimum(rate, _ll_limit(group))
     moved = bus_factor(op, np.asarray(group.ranks)) * size
-    return Way("ring", _protocol(number), np.asarray(latency_s), moved / rate, np.asarray(group.ranks > 1))
+    return Way("ring", PROTOCOLS[number], np.asarray(latency_s), moved / rate, np.asarray(group.ranks > 1))
 
 
 def _tree(size: Floats, group: Group, number: int) -> Way:
-    simple = _protocol(number) == "Simple"
+    simple = PROTOCOLS[number] == "Simple"
     net_s = group.network_hop_s(HOP_US["network"]["tree"][number], times=2.0 if simple else 1.0)
     hops = 2.0 * ((group.members - 1.0) * group.inside_hop_s("tree", number) + group.steps_of_tree * net_s)
     rate = group.bytes_per_s * TREE_SHARE
@@ -181,7 +176,7 @@ def _tree(size: Floats, group: Group, number: int) -> Way:
         rate = rate * np.where(group.is_across, LL128_BETWEEN_NODES, LL128_IN_A_NODE)
     # Every byte goes up one of two trees and down again, so that the array passes a node's links twice.
     seconds = 2.0 * size / (rate * _tree_share(size, number))
-    return Way("tree", _protocol(number), BASE_US["tree"][number] * MICRO + hops, seconds, np.asarray(group.ranks > 1))
+    return Way("tree", PROTOCOLS[number], BASE_US["tree"][number] * MICRO + hops, seconds, np.asarray(group.ranks > 1))
 
 
 def _tree_share(size: Floats, number: int) -> Floats:
