@@ -11,6 +11,7 @@ from typing import Any
 from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page, in_few_bytes
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
+from app.report.sections.collectives import collectives
 from app.report.sections.compare import compare
 from app.report.sections.conditions import conditions
 from app.report.sections.flips import flips
@@ -39,7 +40,7 @@ PlanSection = Callable[[Report, PlanView], Section | None]
 
 ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, flips, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, run, timeline, conditions, mesh, layers, launch)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, run, timeline, conditions, collectives, mesh, layers, launch)
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly, why_not)
 """What follows about the response as a whole."""

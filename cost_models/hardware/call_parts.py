@@ -58,7 +58,7 @@ def call_parts(op: Op, size_bytes: Floats, *, placement: Placement, links: Links
         if not len(rows):
             continue
         part = placement.take(rows)
-        ways = ways_over_islands(op, size[rows], part, links) if crosses else _ways_inside(op, size[rows], part, links)
+        ways = ways_over_islands(op, size[rows], part, links) if crosses else ways_inside(op, size[rows], part, links)
         shape = (len(rows),)
         each_s = np.stack(
             [np.broadcast_to(np.where(way.possible, way.latency_s + way.bandwidth_s, np.inf), shape) for way in ways]
@@ -79,8 +79,10 @@ def _parts(
     return CallParts(tuple(names), tuple(protocols), within_s, seconds - within_s, tier)
 
 
-def _ways_inside(op: Op, size: Floats, placement: Placement, links: Links) -> list[Way]:
-    """What groups inside a node may take where no curve prices them."""
+def ways_inside(op: Op, size: Floats, placement: Placement, links: Links) -> list[Way]:
+    """What groups inside a node may take where no curve prices them. Arguments as of `collective_s`, of an operation of
+    `algorithms.ROUTED`.
+    """
     cluster, group = links.cluster, group_on(placement, links)
     if cluster.collectives is not None:
         inside = group_of(
