@@ -30,6 +30,7 @@ def _curves(document: Json) -> Section:
         Times(label(curve), tuple(zip(sizes, curve["seconds"], strict=True)), is_dashed=not curve["taken"])
         for curve in document["algorithms"]
     ]
+    # Dashes mark what nobody gets without asking for it.
     measured = document["measured"]
     # Points are drawn last, so that no curve hides them.
     shown.append(Times("as plans are priced", tuple(zip(sizes, priced, strict=True))))

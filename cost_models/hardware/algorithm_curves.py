@@ -59,6 +59,7 @@ def _curve(
 ) -> Curve | None:
     # A formula is asked of a cluster on which that very algorithm is forced, so that a curve here is what a plan would be priced with.
     forced = replace(links, cluster=replace(links.cluster, collectives=Collectives(library, ((op, algorithm),))))
+    # The group is the same at every size, so that one of its places says where it lies.
     across = bool(placement.islands[0] > 1)
     ways = (ways_over_islands if across else ways_inside)(op, size, placement, forced)
     own = [way for way in ways if way.algorithm == algorithm and np.all(way.possible)]

@@ -148,6 +148,7 @@ def _program(
 ) -> Cost | None:
     """Seconds of one of the textbook's algorithms; None where it is not one, or does not run the operation."""
     nodes, members = np.asarray(group.nodes), np.asarray(group.members)
+    # Every round of a ring or chain has one message on the edge between two nodes, which all others wait for.
     slowest = _slower(near, edge, group)
     if name == "ring":
         return ring(size, np.asarray(group.ranks), slowest, rounds_of=2.0 if op == "all_reduce" else 1.0)
@@ -156,6 +157,7 @@ def _program(
         return chain(size, ranks, slowest, chunks=best_chunks(size, ranks, slowest))
     if op != "all_reduce":
         return None
+    # Each rank sends over its own share of the NICs here, while a hierarchical call leaves them to the node's leader.
     if name == "halving-doubling":
         return halving_doubling(size, members=members, nodes=nodes, near=near, far=share)
     if name == "hierarchical":
@@ -200,6 +202,7 @@ def obstacle(cluster: Cluster, algorithm: Algorithm) -> str | None:
         return "needs InfiniBand switches between nodes that sum (SHARP)"
     if algorithm == "torus-2d" and (cluster.num_nodes < 2 or cluster.network.nics_per_node < 2):
         return "needs several nodes with two NICs or more in each"
+    # On one node either would be another algorithm: a tree without its ring, a tree without its network.
     if algorithm in ("hierarchical", "pat") and cluster.num_nodes < 2:
         return "runs between nodes, and the cluster has one"
     return None

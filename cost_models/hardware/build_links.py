@@ -55,6 +55,7 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
 def _network_curves(op: Op, fits: Sequence[CollectiveFit], links: Links) -> NetworkCurves:
     """Ratios of measured to modelled seconds of one operation, by group and grid size."""
     sizes = np.exp2(GRID_LOG2)
+    # A ratio to the formula carries over to sizes and groups that were not measured; seconds would not.
     ratios, covered = [], []
     for fit in fits:
         modelled = collective_s(op, sizes, placement=_placement_of(fit, links.cluster), links=links)

@@ -48,6 +48,7 @@ def call_parts(op: Op, size_bytes: Floats, *, placement: Placement, links: Links
         waiting_s = SEND_S.value + links.cluster.network.latency_s + PEER_S.value * peers
         latency_s = np.where(across, waiting_s, start_s(op, placement, links))
         return _parts([DIRECT] * len(size), [None] * len(size), latency_s, priced.seconds, priced.tier)
+    # Calibrations keep seconds, and nobody logged NCCL's choices beside them.
     names: list[str] = [MEASURED] * len(size)
     protocols: list[str | None] = [None] * len(size)
     latency_s = np.array(start_s(op, placement, links), dtype=np.float64)
@@ -59,6 +60,7 @@ def call_parts(op: Op, size_bytes: Floats, *, placement: Placement, links: Links
             continue
         part = placement.take(rows)
         ways = ways_over_islands(op, size[rows], part, links) if crosses else ways_inside(op, size[rows], part, links)
+        # The same minimum that the price is, taken once more to see which way it was.
         shape = (len(rows),)
         each_s = np.stack(
             [np.broadcast_to(np.where(way.possible, way.latency_s + way.bandwidth_s, np.inf), shape) for way in ways]

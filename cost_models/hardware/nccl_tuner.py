@@ -167,6 +167,7 @@ def _ring(op: Op, size: Floats, group: Group, number: int) -> Way:
 
 def _tree(size: Floats, group: Group, number: int) -> Way:
     simple = PROTOCOLS[number] == "Simple"
+    # Under Simple the receiver flushes what the network wrote to the GPU, which takes the network's delay once more.
     net_s = group.network_hop_s(HOP_US["network"]["tree"][number], times=2.0 if simple else 1.0)
     hops = 2.0 * ((group.members - 1.0) * group.inside_hop_s("tree", number) + group.steps_of_tree * net_s)
     rate = group.bytes_per_s * TREE_SHARE
@@ -182,6 +183,7 @@ def _tree(size: Floats, group: Group, number: int) -> Way:
 def _tree_share(size: Floats, number: int) -> Floats:
     """Share of a tree's bandwidth at a size, shape (N,)."""
     table = np.array([*TREE_BY_SIZE[number], 1.0])
+    # NCCL looks the power of two up that lies below the size, without interpolation; estimates jump there.
     position = np.floor(np.log2(np.maximum(size, 64.0) / 64.0))
     return table[np.minimum(position, len(table) - 1.0).astype(np.int64)]
 
@@ -205,6 +207,7 @@ def _nvls_tree(size: Floats, group: Group) -> Way:
     )
     # Between two nodes the tree is one exchange, in which each byte crosses once.
     wire = group.network_bytes_per_s * np.where(group.nodes > 2, 1.0, 2.0) * efficiency
+    # Inside each node the switch sums for all of its ranks at once, up and down side by side; hence 2.
     rate = np.minimum(2.0 * efficiency * group.inside_bytes_per_s * group.members, wire)
     seconds = bus_factor("all_reduce", np.asarray(group.ranks)) * size / rate
     return Way("nvls-tree", "Simple", np.asarray(latency_s), seconds, group.is_across)
@@ -213,6 +216,7 @@ def _nvls_tree(size: Floats, group: Group) -> Way:
 def _collnet(size: Floats, group: Group) -> Way:
     """Sums in the network's switches (SHARP): every node sends the array once and receives it once."""
     peers = group.members - 1.0
+    # All ranks of a node hand their parts to one head each in a single hop; only their number adds a little.
     latency_s = MICRO * 2.0 * (np.minimum(peers, 1.0) * COLLNET_HOP_US + peers * COLLNET_ARITY_US)
     latency_s = latency_s + group.network_hop_s(COLLNET_NETWORK_US, times=2.0)
     rate = group.network_bytes_per_s * (0.85 if group.generation in NVLS_EFFICIENCY else 1.0)
@@ -221,6 +225,7 @@ def _collnet(size: Floats, group: Group) -> Way:
 
 def _pat(size: Floats, group: Group) -> Way:
     """Parallel aggregated trees, for groups with one rank on each node."""
+    # The 3.5 and the part that grows with the ranks are how NCCL fits its own measurements, not the algorithm.
     hop_s = group.network_hop_s(HOP_US["network"]["tree"][2], times=2.0) / PAT_HOP_DIVISOR
     latency_s = PAT_BASE_US * MICRO + group.steps_of_tree * hop_s + group.ranks * PAT_RANK_US * MICRO
     seconds = size / (group.network_bytes_per_s * PAT_SHARE)

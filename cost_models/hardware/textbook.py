@@ -71,6 +71,7 @@ def halving_doubling(size: Floats, *, members: Floats, nodes: Floats, near: Link
     Source: Thakur et al. 2005 section 4; gloo docs/algorithms.md (allreduce_halving_doubling).
     """
     ranks = members * nodes
+    # Pairs at a distance need a partner each, so that only a power of two of ranks can take part.
     power = np.exp2(np.floor(np.log2(np.maximum(ranks, 1.0))))
     inside = np.minimum(np.exp2(np.floor(np.log2(np.maximum(members, 1.0)))), power)
     outside = power / inside
@@ -96,6 +97,7 @@ def hierarchical(size: Floats, *, members: Floats, nodes: Floats, near: Link, fa
     Binomial trees reduce to the leaders and broadcast from them; the leaders' ring lies between. Arguments as of `halving_doubling`,
     with the leader's share of the network as `far`.
     """
+    # A binomial tree passes the whole array on at each level; nothing is cut into chunks.
     levels = 2.0 * np.ceil(np.log2(np.maximum(members, 1.0)))
     around = ring(size, nodes, far, rounds_of=2.0)
     return Cost(
@@ -114,6 +116,7 @@ def torus_2d(size: Floats, *, members: Floats, nodes: Floats, near: Link, far: L
 
     Source: Mikami et al. 2018 (arXiv 1811.05233).
     """
+    # Only a slice of each rank crosses the network, since the rings between nodes run side by side.
     inside, between = ring(size, members, near, rounds_of=2.0), ring(size / members, nodes, far, rounds_of=2.0)
     return Cost(inside.latency_s + between.latency_s, inside.bandwidth_s + between.bandwidth_s)
 

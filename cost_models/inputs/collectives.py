@@ -70,6 +70,7 @@ def resolve_collectives(given: CollectivesInput, cluster: Cluster, *, pointer: s
     problems = _of_library(library, cluster, child(pointer, "library"))
     if problems:
         raise InvalidInputError(problems)
+    # Sorted, so that the same choices in another order are the same cluster and the same digest.
     asked = {} if given.algorithm is None else {op: getattr(given.algorithm, op) for op in ROUTED}
     forced: dict[Op, Algorithm] = {op: name for op, name in asked.items() if name != "auto"}
     protocol = None if given.protocol == "auto" else given.protocol

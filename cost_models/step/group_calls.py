@@ -40,6 +40,7 @@ class GroupCall:
 
 def group_calls(job: Job, strategies: Strategies) -> Iterator[GroupCall]:
     """Calls of the tensor, context, expert, data and pipeline parallel groups that any strategy of the batch makes."""
+    # Placements are computed for groups alone that some strategy has: most have two or three of the six.
     asked = _Asked(groups(strategies, job.cluster))
     tokens = strategies.rank_tokens(job.training.seq_length)
     activations = tokens * job.model.hidden_size * job.training.compute_bytes
@@ -78,6 +79,7 @@ def _tensor(s: Strategies, asked: _Asked, size: Floats) -> Iterator[GroupCall]:
 def _context(job: Job, s: Strategies, asked: _Asked, tokens: Floats) -> Iterator[GroupCall]:
     keys, swapped = exchanged_bytes(job, s, tokens)
     is_split = s.cp > 1
+    # A ring sends its neighbour the keys and values of one rank at a time, however many ranks there are.
     gathers = is_split & (s.cp_comm == CpComm.ALLGATHER)
     yield from asked.calls("cp", "cp", {"send_recv": is_split & (s.cp_comm == CpComm.P2P)}, keys)
     yield from asked.calls("cp", "cp", {"all_to_all": is_split & (s.cp_comm == CpComm.A2A)}, swapped)
@@ -95,6 +97,7 @@ def _experts(job: Job, s: Strategies, asked: _Asked, activations: Floats) -> Ite
 def _data(job: Job, s: Strategies, asked: _Asked) -> Iterator[GroupCall]:
     """Gradients and parameters: of the whole rank, or of the largest layer where layers are gathered one by one."""
     layerwise, counts = is_fsdp(job, s), weights_of(job)
+    # Buckets of a framework cut the first of the two into smaller calls; the step is priced with the whole (C-14).
     weights = np.where(layerwise, counts.largest_layer / s.tp, counts.trained / (s.tp * s.pp))
     gradients, parameters = weights * BYTES_PER[job.training.grad_reduce_dtype], weights * job.training.gather_bytes
     whole = reduces_whole(job, s) & ~layerwise
@@ -102,5 +105,6 @@ def _data(job: Job, s: Strategies, asked: _Asked) -> Iterator[GroupCall]:
     yield from asked.calls("dp", "dp_cp", {"all_reduce": (s.dp_cp > 1) & whole}, gradients)
     yield from asked.calls("dp", "zero_shard", {"reduce_scatter": in_shards & ~whole}, gradients)
     yield from asked.calls("dp", "zero_shard", {"all_gather": in_shards}, parameters)
+    # Ranks that hold the same shard add up what their shard groups have reduced.
     copies = (s.dp_cp > s.zero_shard_size) & ~whole
     yield from asked.calls("dp_replicas", "zero_replica", {"all_reduce": copies}, gradients / s.zero_shard_size)

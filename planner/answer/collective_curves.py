@@ -87,6 +87,7 @@ def _measured(calibration: Calibration, op: Op, placement: Placement) -> Documen
     if document is None:
         return None
     ranks, per_node = float(placement.ranks[0]), float(placement.per_island[0])
+    # Stride 4 and stride 2 inside a node differ little beside neighbours and ranks apart, which do.
     own = [
         fit for fit in document.collective_fits
         if fit.op == op and (fit.ranks, fit.ranks_per_node, fit.stride > 1) == (ranks, per_node, bool(placement.stride[0] > 1))

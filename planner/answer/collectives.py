@@ -23,6 +23,7 @@ def collectives_of(pooled: PooledJob, strategies: Strategies) -> list[list[Docum
     if pooled.cluster.lists_pools:
         return None
     job, count = pooled.jobs[0], len(strategies)
+    # Operations differ in their tables and formulas; within one, all groups can be priced together.
     by_op: dict[Op, list[GroupCall]] = {}
     for call in group_calls(job, strategies):
         by_op.setdefault(call.op, []).append(call)

@@ -30,6 +30,7 @@ def with_collectives(launch: Launch, stated: Collectives | None, target: Target,
     """
     if stated is None:
         return launch
+    # Frameworks start NCCL or RCCL by the name of the back end in their own code, where no setting reaches.
     if stated.library not in ("nccl", "rccl"):
         raise _refusal("library", stated.library, target, version, nearest="nccl")
     program = next(((op, name) for op, name in stated.forced if name not in _NAMES), None)

@@ -36,6 +36,7 @@ def collective_parts(document: Json) -> Iterator[RenderableType]:
 def _row(document: Json, place: int) -> Iterator[str | Text]:
     size = document["size_bytes"][place]
     yield size_words(size)
+    # What the library would take is told apart from what one could force on it.
     fastest = min((curve["seconds"][place] for curve in document["algorithms"] if curve["taken"]), default=None)
     for curve in document["algorithms"]:
         told = curve["seconds"][place]

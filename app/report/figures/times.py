@@ -46,6 +46,7 @@ def times(
         time_words: how a time is written.
     """
     xs, ys = ([point[place] for curve in curves for point in curve.points] for place in (0, 1))
+    # Sizes span seven decades and times five: on linear axes one would see the last two points.
     across = fitted(min(xs), max(xs), start=_LEFT, end=_RIGHT)
     upwards = fitted(min(ys), max(ys), start=_BASE, end=_TOP)
     shapes = [*_grid(across, upwards, size_words, time_words)]
