@@ -27,6 +27,7 @@ from cost_models.layers.flops import repeated_flops_per_token
 from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
+from planner.answer.collectives import collectives_of
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
 from planner.answer.open_time import with_open_time
@@ -235,6 +236,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     if not jobs[0].cluster.lists_pools:
         repeated = repeated_flops_per_token(jobs[0].jobs[0], evaluated.strategies).tolist()
     conditions = conditions_of(largest_job(jobs), evaluated.strategies)
+    collectives = collectives_of(largest_job(jobs), evaluated.strategies)
     for index, member in enumerate(priced):
         answers[member] = evaluation_dict(
             evaluated,
@@ -245,6 +247,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
             repeated_flops=repeated[index],
             open_facts=told.get(index, ()),
             conditions=None if conditions is None else conditions[index],
+            collectives=None if collectives is None else collectives[index],
         )
     return answers
 

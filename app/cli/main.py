@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from app.cli.commands.agent import agent
+from app.cli.commands.collectives import collectives
 from app.cli.commands.correct import correct
 from app.cli.commands.evaluate import evaluate
 from app.cli.commands.export import export
@@ -77,6 +78,7 @@ app.command()(tune)
 app.command()(correct)
 app.command()(observe)
 app.command()(presets)
+app.command()(collectives)
 app.command()(serve)
 app.command()(worker)
 app.command()(agent)

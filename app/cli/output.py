@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -40,6 +40,38 @@ def require_other_file(path: Path, *, option: str, read: Iterable[str]) -> None:
     if path.exists() and any(source != "-" and Path(source).exists() and path.samefile(source) for source in read):
         message = f"{option} {path} is one of the files that are read"
         raise InvalidInputError([Problem("", message, f"Give another {option}.", "file-exists")])
+
+
+def require_free(path: Path, read: str, *, force: bool) -> None:
+    """Refuses a page's file that is there, the file that is read, and a place that no file can have.
+
+    Args:
+        path: what `--html` named.
+        read: the file that the command reads; `-` for none.
+        force: whether a file that is there may be replaced.
+
+    Raises:
+        InvalidInputError: the page cannot be written there.
+    """
+    # Elsewhere `-` is a stream; a file of that name would be found by nobody.
+    if path.is_dir() or str(path) == "-":
+        told = "a folder" if path.is_dir() else "no file's name"
+        _refuse(f"--html {path} is {told}", "Give the path of the page, such as plan.html.", "not-a-file")
+    require_name(path, option="--html", example="plan.html")
+    if not path.parent.is_dir():
+        _refuse(f"{path.parent} is not a folder", "Make it first, or give another --html.", "not-a-folder")
+    # A link counts as a file even where what it leads to is gone.
+    if not (path.exists() or path.is_symlink()):
+        return
+    # Before --force is looked at: the answer may have taken hours, and a page cannot be turned back into it.
+    if read != "-" and path.exists() and path.samefile(read):
+        _refuse(f"--html {path} is the response itself", "Give another --html, such as plan.html.", "file-exists")
+    if not force:
+        _refuse(f"{path} is there already", "Give another --html, or --force to replace it.", "file-exists")
+
+
+def _refuse(message: str, hint: str, code: str) -> NoReturn:
+    raise InvalidInputError([Problem("", message, hint, code)])
 
 
 def write_file(path: Path, text: str) -> None:

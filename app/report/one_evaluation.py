@@ -10,6 +10,7 @@ from app.report.frame import frame_of_file
 from app.report.intact import require_intact_evaluation
 from app.report.report import Json
 from app.report.section import Section, environment, section
+from app.report.sections.collectives import collectives_section
 from app.report.sections.conditions import conditions_section
 from app.report.sections.memory import memory_section
 from app.report.sections.run import run_section
@@ -72,6 +73,7 @@ def _priced(evaluation: Json) -> Iterator[Section | None]:
         yield time_section(evaluation)
         yield run_section(evaluation)
         yield conditions_section(evaluation)
+        yield collectives_section(evaluation)
 
 
 def _verdict(detail: Json) -> Section:

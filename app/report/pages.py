@@ -12,6 +12,7 @@ from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page, 
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
 from app.report.sections.changed import changed
+from app.report.sections.collectives import collectives
 from app.report.sections.compare import compare
 from app.report.sections.conditions import conditions
 from app.report.sections.flips import flips
@@ -40,7 +41,7 @@ PlanSection = Callable[[Report, PlanView], Section | None]
 
 ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, flips, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, run, timeline, conditions, mesh, layers, launch)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, run, timeline, conditions, collectives, mesh, layers, launch)
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = (changed, compare, pareto, what_if, rejected, nearly, why_not)
 """What follows about the response as a whole."""

@@ -6,7 +6,9 @@
 | --- | --- |
 | everything a job asks of its hardware; host time; memory bandwidth | `calibrated` |
 | which document prices what; files and names | `loader` |
-| seconds of a collective; between nodes | `collectives` (inside a node: `link_tables`; NCCL's latencies: `nccl`) |
+| seconds of a collective; between nodes | `collectives` (inside a node: `link_tables`; NCCL's latencies: `nccl`; put together: `build_links`) |
+| which library has which algorithm, and what each takes | `algorithms` (`nccl_tuner`, `textbook`; curves: `algorithm_curves`) |
+| the algorithm and the parts of a call's time | `call_parts` |
 | a collective beside a computation | `beside` |
 | which ranks share a domain, a node, a switch, a leaf | `placement`, `groups` (all groups of a strategy), `segments` (NVL72) |
 | matrix products of any shape | `gemm` (surface: `surfaces`; special products: `products`; other peaks: `efficiency`) |

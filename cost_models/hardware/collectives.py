@@ -7,29 +7,24 @@ two gathers. Between nodes a call takes the fastest of NCCL's rings, trees and p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument, CollectiveFit
-from cost_models.constants import NIC_EFFICIENCY, PEER_S, SEND_S
+from cost_models.constants import NIC_EFFICIENCY, NOMINAL_LINK_EFFICIENCY, PEER_S, SEND_S
 from cost_models.estimate import Estimate
+from cost_models.hardware.algorithms import group_of, stated_ways
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.link_tables import (
-    GRID_LOG2,
     CurveTable,
-    bus_factor,
     extra_hop_s,
-    fast_tables,
     grid_position,
-    on_grid,
-    pcie_tables,
-    reach_rows,
-    reach_tables,
-    strided_tables,
 )
-from cost_models.hardware.nccl import Hop, network_choices
+from cost_models.hardware.nccl import Choice, Hop, network_choices
+from cost_models.hardware.nccl_tuner import Group, Way
+from cost_models.hardware.pcie import PCIE_SAME_SWITCH
 from cost_models.hardware.placement import Placement
 from cost_models.operations import Op
 from cost_models.specs.cluster import Cluster
@@ -135,7 +130,7 @@ def _inside_island(op: Op, size: Floats, placement: Placement, links: Links) -> 
     return seconds, tier
 
 
-def _start_s(op: Op, placement: Placement, links: Links) -> Floats:
+def start_s(op: Op, placement: Placement, links: Links) -> Floats:
     """Seconds of a call inside an island that do not depend on its size."""
     start_s = links.domain[op].start_s(placement.per_domain)
     crosses = placement.per_island > placement.per_domain
@@ -221,20 +216,73 @@ def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inne
     A protocol's bandwidth bounds what crosses the network. The hops inside a node are part of its latency, so of the time measured
     there only the part that grows with the size counts beside it.
     """
-    cluster = links.cluster
-    members = placement.per_island
-    inner_s = np.maximum(inner_s - _start_s(op, placement, links), 0.0)
-    hop: Hop = "pcie" if cluster.link_kind == "pcie" else "nvlink"
-    choices = network_choices(
-        op, members=members, nodes=placement.islands, ranks=placement.ranks, hop=hop, extra_hop_s=extra_hop_s(cluster),
-        network_s=cluster.network.latency_s,
-    )  # fmt: skip
+    if links.cluster.collectives is not None:
+        ways = ways_over_islands(op, size, placement, links, inner_s=inner_s)
+        each_s = [np.where(way.possible, way.bandwidth_s + way.latency_s, np.inf) for way in ways]
+        return np.asarray(np.min(each_s, axis=0))
+    inner_s = np.maximum(inner_s - start_s(op, placement, links), 0.0)
     moved = bus_factor(op, placement.ranks) * size
     fastest = np.full(size.shape, np.inf)
-    for choice in choices:
+    for choice in _choices(op, placement, links):
         own_s = np.maximum(wire_s / choice.bandwidth_share, moved / choice.most_bytes_per_s)
         fastest = np.minimum(fastest, np.maximum(inner_s, own_s) + choice.latency_s)
     return fastest
+
+
+def ways_over_islands(
+    op: Op, size: Floats, placement: Placement, links: Links, *, inner_s: Floats | None = None
+) -> list[Way]:
+    """What a group that leaves its island may take, with the seconds inside its islands and on the spine in them. [C-5] [C-23]
+
+    Arguments as of `collective_s`, for an operation of `algorithms.ROUTED`; `inner_s` are the seconds inside the islands, where the
+    caller has them.
+    """
+    if inner_s is None:
+        inner_s, _ = _inside_island(op, size, placement, links)
+    inner_s = np.maximum(inner_s - start_s(op, placement, links), 0.0)
+    share = links.gpu_network_bytes_per_s
+    if links.cluster.collectives is not None:
+        ways = stated_ways(links.cluster, op, size, group_on(placement, links), gpu_network_bytes_per_s=share)
+    else:
+        moved = bus_factor(op, placement.ranks) * size
+        ways = [
+            _as_way(choice, moved / (share * placement.per_island), moved) for choice in _choices(op, placement, links)
+        ]
+    spine = _spine(op, placement, links)
+    return [
+        # What a way moves in the node runs beside what it moves between nodes, unless its own formula has both.
+        replace(way, bandwidth_s=wire_s if way.covers_node else np.maximum(inner_s, wire_s))
+        for way, wire_s in ((way, np.multiply(way.bandwidth_s, spine)) for way in ways)
+    ]
+
+
+def _as_way(choice: Choice, wire_s: Floats, moved: Floats) -> Way:
+    bandwidth_s = np.maximum(wire_s / choice.bandwidth_share, moved / choice.most_bytes_per_s)
+    return Way(choice.algorithm, choice.protocol, choice.latency_s, bandwidth_s, np.asarray(moved > 0))
+
+
+def _choices(op: Op, placement: Placement, links: Links) -> Iterator[Choice]:
+    cluster = links.cluster
+    hop: Hop = "pcie" if cluster.link_kind == "pcie" else "nvlink"
+    return network_choices(
+        op, members=placement.per_island, nodes=placement.islands, ranks=placement.ranks, hop=hop,
+        extra_hop_s=extra_hop_s(cluster), network_s=cluster.network.latency_s,
+    )  # fmt: skip
+
+
+def group_on(placement: Placement, links: Links) -> Group:
+    cluster = links.cluster
+    on_pcie = cluster.link_kind == "pcie"
+    link = (
+        cluster.pcie_bytes_per_s * PCIE_SAME_SWITCH.value
+        if on_pcie
+        else cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value
+    )
+    return group_of(
+        cluster, ranks=placement.ranks, members=placement.per_island, nodes=placement.islands,
+        hop="pcie" if on_pcie else "nvlink", bytes_per_s=link,
+        network_bytes_per_s=links.gpu_network_bytes_per_s * placement.per_island,
+    )  # fmt: skip
 
 
 def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
@@ -274,65 +322,3 @@ def _as_measured(
     tier = np.where(same, np.int8(curves.tier), np.int8(Tier.EXTRAPOLATED))
     crosses = placement.islands > 1
     return np.where(crosses, modelled_s * ratio, modelled_s), np.where(crosses, tier, modelled_tier)
-
-
-# --- building ---------------------------------------------------------------------------------------------------------
-
-
-def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links:
-    """Everything that prices collectives on a cluster: a document's curves where they apply, else nominal figures."""
-    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
-    node = min(cluster.gpus_per_node, cluster.num_gpus)
-    fast = pcie_tables if cluster.link_kind == "pcie" else fast_tables
-    links = Links(
-        cluster=cluster,
-        domain=fast(cluster, document, ranks=max(domain, 2)),
-        strided=strided_tables(cluster, document, ranks=max(domain, 2)),
-        node=reach_tables(cluster, document, ranks=node) if domain < node else {},
-        node_rows=reach_rows(node),
-    )
-    if document is None or document.kind != "measured":
-        return links
-    between: dict[Op, dict[tuple[int, int], CollectiveFit]] = {}
-    for fit in document.collective_fits:
-        group = (fit.ranks // fit.ranks_per_node, fit.ranks_per_node)
-        if group[0] > 1:
-            groups = between.setdefault(fit.op, {})
-            # The formula prices all sibling groups at once, so of one group size the most crowded measurement is the
-            # comparable one.
-            if group not in groups or fit.concurrent_groups > groups[group].concurrent_groups:
-                groups[group] = fit
-    curves = {op: _network_curves(op, list(fits.values()), links) for op, fits in between.items()}
-    return replace(links, network=curves)
-
-
-def _network_curves(op: Op, fits: Sequence[CollectiveFit], links: Links) -> NetworkCurves:
-    """Ratios of measured to modelled seconds of one operation, by group and grid size."""
-    sizes = np.exp2(GRID_LOG2)
-    ratios, covered = [], []
-    for fit in fits:
-        modelled = collective_s(op, sizes, placement=_placement_of(fit, links.cluster), links=links)
-        ratios.append(np.log2(on_grid(fit) / modelled.seconds))
-        low, high = np.log2(fit.size_bytes[0]), np.log2(fit.size_bytes[-1])
-        covered.append((low - 0.5 <= GRID_LOG2) & (high + 0.5 >= GRID_LOG2))
-    return NetworkCurves(
-        islands_J=np.array([fit.ranks / fit.ranks_per_node for fit in fits]),
-        per_island_J=np.array([float(fit.ranks_per_node) for fit in fits]),
-        log2_ratio_JP=np.stack(ratios),
-        covered_JP=np.stack(covered),
-        tier=Tier.MEASURED,
-    )
-
-
-def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
-    """The measured group as a placement, repeated for every size of the grid."""
-    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
-    inside = min(fit.ranks_per_node, domain)
-    columns = {
-        "ranks": fit.ranks, "per_domain": inside, "domains": fit.ranks / inside,
-        "stride": fit.stride, "per_island": fit.ranks_per_node,
-        "islands": fit.ranks / fit.ranks_per_node,
-        "switches": fit.ranks / fit.ranks_per_node, "sockets": fit.ranks / fit.ranks_per_node,
-        "leaves": 1.0,  # what the spine costs is part of what was measured
-    }  # fmt: skip
-    return Placement(**{name: np.full(len(GRID_LOG2), float(value)) for name, value in columns.items()})

@@ -21,6 +21,8 @@ from cost_models.constants import (
     NOMINAL_HOP_S,
     NOMINAL_LINK_EFFICIENCY,
 )
+from cost_models.hardware.algorithms import inside_seconds, is_measured_by
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.nccl import Hop, inside_choices
 from cost_models.hardware.pcie import PCIE_SAME_SWITCH, pcie_rates
 from cost_models.operations import OPS, Op
@@ -37,14 +39,6 @@ _MAX_TABLE_RANKS = 1024
 _TREE_OPS = ("all_reduce", "broadcast")
 """Operations whose latency grows with the logarithm of the ranks beyond what was measured; that of the others grows
 linearly."""
-
-
-def bus_factor(op: Op, ranks: Floats) -> Floats:
-    """Bytes that each rank's link carries over the total size: nccl-tests' ratio of bus to algorithm bandwidth, 0...2."""
-    share = np.where(ranks > 1, (ranks - 1.0) / np.maximum(ranks, 1.0), 0.0)
-    if op == "all_reduce":
-        return 2.0 * share
-    return np.where(ranks > 1, 1.0, 0.0) if op in {"broadcast", "send_recv"} else share
 
 
 def grid_position(size_bytes: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
@@ -117,7 +111,11 @@ def strided_tables(cluster: Cluster, document: CalibrationDocument | None, *, ra
     slower, best = _slower_and_tier(cluster, document, link)
     share = np.ones(len(_rows(ranks))) if on_pcie else _mesh_share(cluster, _rows(ranks))
     meshed = document.fingerprint.interconnect in {"xgmi", "nvlink-mesh"}
-    return {op: _carried_table(op, fits, share, meshed=meshed, slower=slower, best=best) for op, fits in curves.items()}
+    return {
+        op: _carried_table(op, fits, share, meshed=meshed, slower=slower, best=best)
+        for op, fits in curves.items()
+        if is_measured_by(cluster, op)
+    }
 
 
 def _link_family(interconnect: str) -> str:
@@ -243,6 +241,8 @@ def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop:
             hop_s = max(NOMINAL_HOP_S.value, 0.5 * cluster.intra_latency_s)
             start_s = NOMINAL_CALL_S.value + cluster.intra_latency_s + np.maximum(rows - 2.0, 0.0) * hop_s
             seconds = start_s + moved / bytes_per_s
+        elif cluster.collectives is not None:
+            seconds, start_s = inside_seconds(cluster, op, rows, np.exp2(GRID_LOG2), hop=hop, bytes_per_s=bytes_per_s)
         else:
             choices = list(
                 inside_choices(op, rows, hop=hop, extra_hop_s=extra_hop_s(cluster), generation=cluster.gpu.generation)
@@ -281,7 +281,7 @@ def _curve_tables(
     nominal = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop=hop)
     return {
         op: _carried_table(op, curves[op], share, meshed=meshed, slower=slower, best=best)
-        if op in curves
+        if op in curves and is_measured_by(cluster, op)
         else nominal[op]
         for op in OPS
     }

@@ -23,8 +23,8 @@ from cost_models.calibration.residuals import residuals_of
 from cost_models.errors import CalibrationError
 from cost_models.hardware.attention_kernels import attention_ratios
 from cost_models.hardware.beside import beside_of
+from cost_models.hardware.build_links import build_links
 from cost_models.hardware.calibrated import Calibration
-from cost_models.hardware.collectives import build_links
 from cost_models.hardware.products import products_of
 from cost_models.hardware.surfaces import precision_surfaces, surface_of, sustained_clock, waiting_clock
 from cost_models.specs.cluster import Cluster, Gpu

@@ -15,13 +15,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.specs.collectives import Protocol
 from cost_models.units import GB, MICRO
 
 Floats = NDArray[np.float64]
 Algorithm = Literal["tree", "ring"]
 Hop = Literal["nvlink", "pcie", "network"]
 
-PROTOCOLS = ("LL", "LL128", "Simple")
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 BASE_US: dict[Algorithm, tuple[float, float, float]] = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
 """Microseconds of a call, by protocol. Source: NCCL 2.28 src/graph/tuning.cc, baseLat."""
 HOP_US: dict[Hop, dict[Algorithm, tuple[float, float, float]]] = {
@@ -59,7 +60,7 @@ class Choice:
     """One algorithm and protocol for a batch of calls."""
 
     algorithm: Algorithm
-    protocol: str
+    protocol: Protocol
     latency_s: Floats
     bandwidth_share: float
     """Share of the link's bandwidth that the protocol carries."""

@@ -6,6 +6,7 @@ assumes powers of two: where groups straddle boundaries differently, the worst o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -78,6 +79,13 @@ class Placement:
             switches=self.islands,
             sockets=self.islands,
         )
+
+
+def placed_together(placements: Sequence[Placement]) -> Placement:
+    """Placements of several batches as one, in their order."""
+    if len(placements) == 1:
+        return placements[0]
+    return Placement(*(np.concatenate([getattr(p, name) for p in placements]) for name in Placement.__slots__))
 
 
 def place(

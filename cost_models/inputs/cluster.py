@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
@@ -23,10 +24,12 @@ from cost_models.constants import (
 from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child
-from cost_models.inputs.fields import STRICT, Count, Flag, Name, Quantity, QuantityOrZero, resolved_once, validated
+from cost_models.inputs.collectives import CollectivesInput, resolve_collectives
+from cost_models.inputs.fields import STRICT, Count, Name, Quantity, QuantityOrZero, resolved_once, validated
 from cost_models.inputs.gpu import GpuInput, filled, resolve_gpu
+from cost_models.inputs.links import LinkInput, NetworkInput, PcieInput
 from cost_models.inputs.run import IslandsInput, ReliabilityInput, resolved_islands, site_facts
-from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
+from cost_models.specs.cluster import Cluster, Gpu, Interconnect, Network
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
 MAX_GPUS = 2**18
@@ -39,45 +42,6 @@ def _is_text(value: object) -> str:
 
 def _is_name(value: object) -> str:
     return "list" if isinstance(value, (list, tuple)) else "text"
-
-
-class LinkInput(Documented):
-    """A fast link inside the node, described by its numbers."""
-
-    model_config = STRICT
-
-    bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
-    """Bandwidth per GPU in one direction, GB/s (1e9 bytes)."""
-    latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
-    """Time of one hop, in microseconds. Default: that of the GPU's own kind of link."""
-
-
-class PcieInput(Documented):
-    """How GPUs hang on PCIe switches and sockets."""
-
-    model_config = STRICT
-
-    gpus_per_switch: Count | None = None
-    """Number of GPUs that share one PCIe switch. Default 2."""
-    gpus_per_socket: Count | None = None
-    """Number of GPUs that hang on one processor socket. Default: half of the node's."""
-
-
-class NetworkInput(Documented):
-    """What is between the nodes."""
-
-    model_config = STRICT
-
-    fabric: Fabric | None = None
-    """Kind of network."""
-    rail_optimized: Flag | None = None
-    """Whether the n-th NICs of all nodes meet at one leaf switch. Default: true, except for tcp."""
-    nodes_per_leaf: Count | None = None
-    """Number of nodes that share a leaf switch. Default: all."""
-    oversubscription: Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)] | None = None
-    """Bandwidth into a leaf switch over the bandwidth out of it, as a ratio of 1 or more. Default 1."""
-    latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
-    """Time of one hop between nodes, in microseconds. Default: nominal for the fabric."""
 
 
 class NodesInput(Documented):
@@ -177,6 +141,8 @@ class ClusterInput(NodesInput):
     """What lies between the nodes. What is missing takes nominal values and a warning."""
     islands: IslandsInput | None = None
     """Equal parts of the cluster that a slow link joins, such as two sites. Only replicas lie on several of them. Default: none."""
+    collectives: CollectivesInput | None = None
+    """The library that runs collectives, and what it is forced to take. Default: NCCL's or RCCL's rings and trees, at measured bandwidth."""
     pools: list[NodesInput] | None = None
     """Several kinds of node, in place of `gpu`, `num_nodes` and `gpus_per_node`. They share one `network`."""
 
@@ -205,7 +171,11 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
         document = _with_preset(document, assumed, pointer)
     given = validated(ClusterInput, document, pointer=pointer)
     _check_sizes(given, pointer)
-    return _cluster(given, assumed, pointer)
+    cluster = _cluster(given, assumed, pointer)
+    if given.collectives is None:
+        return cluster
+    stated = resolve_collectives(given.collectives, cluster, pointer=child(pointer, "collectives"))
+    return replace(cluster, collectives=stated)
 
 
 def _with_preset(document: Mapping[str, Any], assumed: dict[str, object], pointer: str) -> dict[str, Any]:

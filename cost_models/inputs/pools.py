@@ -22,7 +22,7 @@ from cost_models.specs.cluster import Cluster, Pool, PooledCluster
 MOST_POOLS = 6
 """Most pools of a cluster. Every order of them along the pipeline is searched, and no cluster of more kinds of node
 is known."""
-_BESIDE = ("name", "network", "pools")
+_BESIDE = ("name", "network", "collectives", "pools")
 """What a cluster with pools says of itself; every other field belongs to a pool."""
 
 
@@ -54,11 +54,11 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> PooledCluster:
     problems = _beside(document, pointer) + _sizes(listed, at)
     if problems:
         raise InvalidInputError(problems)
-    beside = {name: document.get(name) for name in ("name", "network")}
+    beside = {name: document.get(name) for name in ("name", "network", "collectives")}
     own = validated(ClusterInput, beside, pointer=pointer)
-    network = own.network
-    shared: dict[str, Any] = network.model_dump(exclude_none=True) if network is not None else {}
-    clusters, problems = _clusters(listed, shared, at)
+    # What the nodes share is dumped, so that every pool is a cluster of its own on it.
+    shared: dict[str, Any] = own.model_dump(include={"network", "collectives"}, exclude_none=True)
+    clusters, problems = _clusters(listed, {"network": {}, **shared}, at)
     if problems:
         raise InvalidInputError(problems)
     names, problems = _names(listed, clusters, at)
@@ -121,7 +121,7 @@ def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[
         here = child(at, position)
         try:
             validated(NodesInput, given, pointer=here)
-            cluster = resolve_cluster({**given, "network": shared}, pointer=here)
+            cluster = resolve_cluster({**given, **shared}, pointer=here)
         except InvalidInputError as error:
             problems += error.problems
             continue

@@ -131,16 +131,8 @@ def cp_comm(
     """
     if not (rows.cp > 1).any():
         return _nothing(tokens)
-    model, e, price = job.model, job.training.compute_bytes, job.calibration.collective_s
-    if model.mla is not None:
-        kv_width = (
-            model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
-        )
-        out_width = model.num_attention_heads * model.mla.v_head_dim / rows.tp
-    else:
-        kv_width = 2.0 * model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
-        out_width = model.q_size / rows.tp
-    kv_bytes = tokens * kv_width * e
+    price = job.calibration.collective_s
+    kv_bytes, swapped = exchanged_bytes(job, rows, tokens)
     steps = np.maximum(rows.cp - 1.0, 0.0)
     used = set(rows.cp_comm.tolist())
     hop = price("send_recv", kv_bytes, placement=placements.cp) if CpComm.P2P in used else FREE
@@ -149,7 +141,6 @@ def cp_comm(
     # exchanges. Backward moves keys and values as well as their gradients, twice as much.
     ring_forward = steps * np.maximum(hop.seconds - forward_attention / rows.cp, 0.0)
     ring_backward = steps * np.maximum(2.0 * hop.seconds - backward_attention / rows.cp, 0.0)
-    swapped = tokens * (model.q_size / rows.tp + kv_width + out_width) * e
     a2a = price("all_to_all", swapped, placement=placements.cp) if CpComm.A2A in used else FREE
     by_gather = CpComm.ALLGATHER in used
     gather = price("all_gather", kv_bytes * rows.cp, placement=placements.cp) if by_gather else FREE
@@ -159,6 +150,27 @@ def cp_comm(
     backward = np.select(kinds, [ring_backward, a2a.seconds], gather.seconds + scatter.seconds)
     tier = np.select(kinds, [hop.tier, a2a.tier], np.maximum(gather.tier, scatter.tier)).astype(np.int8)
     return PassSeconds(forward, backward, _if_used(tier, rows.cp))
+
+
+def exchanged_bytes(job: Job, rows: Strategies, tokens: Floats) -> tuple[Floats, Floats]:
+    """Bytes of one rank's keys and values, and of all that changes places between sequence- and head-sharded, shape (U,) each.
+    [C-11]
+
+    Args:
+        job: model and types.
+        rows: shape (U,).
+        tokens: tokens of a micro-batch on a context-parallel rank.
+    """
+    model, e = job.model, job.training.compute_bytes
+    if model.mla is not None:
+        kv_width = (
+            model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
+        )
+        out_width = model.num_attention_heads * model.mla.v_head_dim / rows.tp
+    else:
+        kv_width = 2.0 * model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+        out_width = model.q_size / rows.tp
+    return tokens * kv_width * e, tokens * (model.q_size / rows.tp + kv_width + out_width) * e
 
 
 def ep_comm(

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from cost_models.specs.collectives import Collectives
 from cost_models.specs.method import Islands
 from cost_models.specs.run import Reliability
 
@@ -92,6 +93,8 @@ class Cluster:
     """Power of the site over the power of its machines, 1 or more."""
     carbon_kg_per_j: float | None = None
     """Carbon dioxide for the energy that the site takes from its grid."""
+    collectives: Collectives | None = None
+    """The library that runs collectives, where it is stated; None prices NCCL's and RCCL's rings and trees as measured."""
     segment_nodes: int | None = None
     """Nodes that a scheduler keeps together inside one fast domain; None means as many as fit
     (`segments.segment_nodes`)."""

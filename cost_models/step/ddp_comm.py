@@ -105,7 +105,7 @@ def ddp_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
         regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
         whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
         # Experts are reduced over other ranks than the rest, in calls of their own that follow the dense ones.
-        reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
+        reduce = reduce + np.where(reduces_whole(job, strategies), whole.seconds, scatter.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
     return DdpLinks(reduce, gather, tier)
@@ -150,13 +150,13 @@ def _dense_links(
     whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
     shards = reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
     gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
-    reduces_whole = _reduces_whole(job, strategies)
-    reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
-    tier = np.where(reduces_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
+    in_whole = reduces_whole(job, strategies)
+    reduce = np.where(in_whole, whole.seconds, shards.seconds)
+    tier = np.where(in_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
     return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
 
 
-def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
+def reduces_whole(job: Job, strategies: Strategies) -> Bools:
     """Whether every rank receives all reduced gradients (an all-reduce) rather than its shard, shape (N,). [C-14]
 
     DeepSpeed all-reduces in stage 1, and from 0.12.4 on in stage 2 as well, although each rank keeps only its own shard.

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.placement import place
 from cost_models.hardware.segments import domain_gpus
 from cost_models.job import Job
@@ -124,7 +124,7 @@ def overlap_conditions(job: Job, strategies: Strategies) -> dict[str, Condition]
 
     One that no strategy of the batch meets with is left out.
     """
-    s, weights, tokens = strategies, _weights(job), strategies.rank_tokens(job.training.seq_length)
+    s, weights, tokens = strategies, weights_of(job), strategies.rank_tokens(job.training.seq_length)
     layerwise, one = is_fsdp(job, s), np.ones(len(s))
     activations = tokens * job.model.hidden_size * job.training.compute_bytes
     copies = np.where(_is_scattered(job, s), 1.0, s.tp)
@@ -160,7 +160,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weights:
+class JobWeights:
     """Counts of a job's weights."""
 
     trained: float
@@ -171,13 +171,14 @@ class _Weights:
 
 
 @lru_cache(maxsize=1024)
-def _weights(job: Job) -> _Weights:
+def weights_of(job: Job) -> JobWeights:
+    """Counts of a job's weights, kept for the next question about it."""
     counts, trained = count_parameters(job.model), trained_parameters(job.model, job.training)
-    return _Weights(trained.trainable, trained.share, float(max(counts.per_layer)), counts.total / counts.active)
+    return JobWeights(trained.trainable, trained.share, float(max(counts.per_layer)), counts.total / counts.active)
 
 
 def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats, *, layerwise: Bools) -> Condition:
-    ranks, weights, each = strategies.dp_cp, _weights(job), strategies.grad_sync_each
+    ranks, weights, each = strategies.dp_cp, weights_of(job), strategies.grad_sync_each
     grad_bytes = BYTES_PER[job.training.grad_reduce_dtype]
     between = tokens * np.where(each, 1.0, strategies.num_micro_batches)
     ratio = dp_ratio(between, ranks=ranks, element_bytes=grad_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
@@ -194,7 +195,7 @@ def _dp(job: Job, strategies: Strategies, tokens: Floats, rate: Floats, *, layer
 def _zero3(job: Job, strategies: Strategies, tokens: Floats, rate: Floats, ranks: Floats) -> Condition:
     element_bytes = job.training.gather_bytes
     ratio = zero3_ratio(tokens, ranks=ranks, element_bytes=element_bytes, flops_per_s=_peak(job), bytes_per_s=rate)
-    ratio = ratio * _weights(job).per_active
+    ratio = ratio * weights_of(job).per_active
     return _condition(ratio, ranks, element_bytes, rate, strategies.micro_batch_size, "micro_batch_size")
 
 

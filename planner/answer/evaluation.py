@@ -47,6 +47,7 @@ def evaluation_dict(
     repeated_flops: float | None = None,
     open_facts: Sequence[Reason] = (),
     conditions: Mapping[str, Any] | None = None,
+    collectives: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The evaluation of strategy `index`, whose layout must hold every stage (`all_stages`).
 
@@ -61,6 +62,7 @@ def evaluation_dict(
         repeated_flops: operations per token that the strategy repeats, where the caller has them for the whole batch.
         open_facts: reasons that name the facts which the row leaves open and on which its verdict depends.
         conditions: what could hide the strategy's communication (`conditions_of`); None where that is not told.
+        collectives: the calls of its groups (`collectives_of`); None where they are not told.
     """
     at = evaluated.pools.positions(index)
     tightest = int(evaluated.pools.tightest_pool[index])
@@ -107,6 +109,7 @@ def evaluation_dict(
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
             **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
             **_learnt_range(evaluated, index),
+            **({} if collectives is None else {"collectives": collectives}),
         },
         # What the training states, such as its precision, is the user's own choice, which counts as exact.
         **method,

@@ -16,6 +16,7 @@ from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Ints, Strategies
 from cost_models.terms import TIME_NAMES, Tier
 from planner.answer.apart import range_factors
+from planner.answer.collectives import collectives_of
 from planner.answer.comparison import compared, tie_groups
 from planner.answer.evaluation import evaluation_dict
 from planner.answer.step_cost import gpu_weight
@@ -42,6 +43,7 @@ def ranked_plans(
         return np.asarray(np.any(each, axis=0), np.bool_)
 
     groups, conditions = tie_groups(len(detailed), tied_with), conditions_of(pooled, detailed)
+    collectives = collectives_of(pooled, detailed)
     return [
         {
             "rank": index + 1,
@@ -52,6 +54,7 @@ def ranked_plans(
                 pooled=pooled,
                 assumed=assumed,
                 conditions=None if conditions is None else conditions[index],
+                collectives=None if collectives is None else collectives[index],
             ),
             "tie_group": groups[index],
         }

@@ -11,6 +11,7 @@ from cost_models.errors import InvalidInputError, NotExpressibleError, Problem
 from cost_models.frameworks.releases import version_key
 from cost_models.hints import choice_hint
 from cost_models.units import GIB
+from planner.export.collectives import with_collectives
 from planner.export.launch_plan import LaunchPlan, launch_plan, plans_of, row_of_plan
 from planner.export.launchers.kubernetes import job_set, pytorch_job, runs_in_kubernetes
 from planner.export.launchers.shell import BATCH, LAUNCH, MOCK, batch_script, node_script
@@ -94,7 +95,7 @@ def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
     quantities = Quantities(plan, target=target.name, version=version)
     launch = target.write(quantities)
     quantities.finish()
-    return launch
+    return with_collectives(launch, plan.job.cluster.collectives, target, version)
 
 
 def target_named(name: str) -> Target:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from cost_models.calibration.document import CalibrationDocument
 from cost_models.calibration.samples import Host, HostLayer
+from cost_models.hardware.build_links import build_links
 from cost_models.hardware.calibrated import Calibration
-from cost_models.hardware.collectives import build_links
 from cost_models.hardware.gemm import GemmSurface
 from cost_models.job import Job, PooledJob
 from cost_models.specs.cluster import Cluster

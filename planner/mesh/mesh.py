@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.groups import groups
-from cost_models.hardware.link_tables import bus_factor
 from cost_models.hardware.placement import Placement
 from cost_models.job import Job, PooledJob
 from cost_models.operations import Op

@@ -14,6 +14,7 @@ from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
+from cost_models.specs.collectives import Collectives
 from cost_models.specs.method import Islands
 from cost_models.specs.model import Model
 from cost_models.specs.run import Checkpoint, Reliability
@@ -22,6 +23,8 @@ from cost_models.units import BITS_PER_BYTE, GB, GIB, GRAMS_PER_KG, HOUR_S, KWH,
 from planner.schemas.plan_request import PlanRequest
 
 Document = dict[str, Any]
+_SHARED = ("network", "collectives")
+"""Fields of a cluster that its pools share."""
 
 
 def resolved_request(request: PlanRequest, job: PooledJob) -> Document:
@@ -107,6 +110,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "power_w_per_gpu": cluster.power_w_per_gpu,
         "pue": cluster.pue,
         "carbon_g_per_kwh": None if cluster.carbon_kg_per_j is None else cluster.carbon_kg_per_j * KWH * GRAMS_PER_KG,
+        "collectives": _collectives_document(cluster.collectives),
         "segment_nodes": cluster.segment_nodes,
         "islands": _islands_document(cluster.islands),
         "calibration": list(cluster.calibration) or None,
@@ -119,10 +123,11 @@ def pools_document(cluster: PooledCluster) -> Document:
     """A cluster of several kinds of node, with every field of every pool; the pools share the network."""
     documents = [cluster_document(pool.cluster) for pool in cluster.pools]
     pools = [
-        {name: value for name, value in document.items() if name != "network"} | {"name": pool.name}
+        {name: value for name, value in document.items() if name not in _SHARED} | {"name": pool.name}
         for document, pool in zip(documents, cluster.pools, strict=True)
     ]
-    return {"name": cluster.name, "network": documents[0]["network"], "pools": pools}
+    shared = {name: documents[0][name] for name in _SHARED if name in documents[0]}
+    return {"name": cluster.name, **shared, "pools": pools}
 
 
 def _gpu_document(gpu: Gpu) -> Document | str:
@@ -188,6 +193,13 @@ def _islands_document(its: Islands | None) -> Document | None:
         "link_gbit_per_s": its.link_bytes_per_s * BITS_PER_BYTE / GB,
         "latency_ms": its.latency_s * 1000.0,
     }
+
+
+def _collectives_document(its: Collectives | None) -> Document | None:
+    """The library of collectives with what it is forced to take."""
+    if its is None:
+        return None
+    return _stated({"library": its.library, "algorithm": dict(its.forced) or None, "protocol": its.protocol})
 
 
 def _checkpoint_document(its: Checkpoint) -> Document:

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
+from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES
 from planner.schemas.base import ContractModel
+from planner.schemas.collectives import GroupCollective, TierName
 from planner.schemas.exchange import Exchange
 from planner.schemas.run import Change, Communication, OverlapCondition, Run
 
 Verdict = Literal["fits", "at-risk", "oom", "invalid"]
 if TYPE_CHECKING:
-    TierName: TypeAlias = str
     PeakMoment: TypeAlias = str
     TimeTerm: TypeAlias = str
     MemoryTerm: TypeAlias = str
 else:
-    TierName = Literal[tuple(tier.label for tier in Tier)]
     PeakMoment, TimeTerm, MemoryTerm = Literal[PEAK_MOMENTS], Literal[TIME_NAMES], Literal[MEMORY_NAMES]
 ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
@@ -113,6 +112,9 @@ class Provenance(ContractModel):
     range_factor: float | None = None
     """Number by which measured runs narrowed (below 1) or widened the range of the step time, and of differences to other plans;
     given where they did."""
+    collectives: list[GroupCollective] | None = None
+    """The largest collectives of each group of ranks, with the algorithm and protocol that are assumed; not given on a cluster that lists
+    pools."""
 
 
 class Evaluation(ContractModel):

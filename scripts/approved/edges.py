@@ -235,6 +235,26 @@ def _whole_runs() -> Iterator[tuple[str, list[Document]]]:
     yield "whole-runs", rows
 
 
+def _collectives() -> Iterator[tuple[str, list[Document]]]:
+    """Every library with every algorithm that it can be forced to take, every protocol, and what is refused."""
+    algorithms = ("ring", "tree", "nvls", "nvls-tree", "collnet", "halving-doubling", "hierarchical", "torus-2d")
+    stated: list[Document] = [
+        *({"library": library} for library in ("nccl", "msccl", "gloo", "rccl")),
+        *({"protocol": protocol} for protocol in ("LL", "LL128", "Simple")),
+        *({"library": library, "algorithm": {"all_reduce": name}} for library in ("nccl", "msccl") for name in algorithms),
+        {"algorithm": {"all_gather": "pat", "reduce_scatter": "pat"}}, {"algorithm": {"all_gather": "nvls"}},
+    ]  # fmt: skip
+    plain = {"framework": "megatron"}
+    # Of six nodes with two GPUs each, tp 2 leaves one rank of a data-parallel group on each node, which PAT needs.
+    small: Document = {"gpu": "H100-SXM-80GB", "num_nodes": 6, "gpus_per_node": 2}
+    rows = [
+        row(DENSE, {**nodes, "collectives": each}, plain, tp=2, zero=zero)
+        for each in stated
+        for nodes, zero in (({**H100, "num_nodes": 3}, 0), (small, 1))
+    ]
+    yield "collectives", rows
+
+
 def groups() -> dict[str, list[Document]]:
     """The rows by group."""
     found = (
@@ -245,5 +265,6 @@ def groups() -> dict[str, list[Document]]:
         _refused_by_one_pool(),
         _everything(48),
         _whole_runs(),
+        _collectives(),
     )
     return {name: rows for each in found for name, rows in each}

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.hardware import load_calibration, reference_document
-from cost_models.hardware.collectives import build_links, collective_s
+from cost_models.hardware.build_links import build_links
+from cost_models.hardware.collectives import collective_s
 from cost_models.hardware.link_tables import OPS
 from cost_models.hardware.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network

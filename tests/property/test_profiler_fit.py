@@ -14,7 +14,7 @@ from cost_models.calibration import CalibrationDocument
 from cost_models.calibration.fit import fit_gemms
 from cost_models.errors import CalibrationError
 from cost_models.hardware import load_calibration
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.bus import bus_factor
 from cost_models.hardware.placement import place
 from cost_models.inputs.cluster import resolve_cluster
 from profiler.fit import build_document, merge

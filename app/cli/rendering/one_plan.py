@@ -23,7 +23,7 @@ from app.cli.rendering.one_plan_tables import (
 )
 from app.cli.rendering.plan_footer import trained
 from app.cli.rendering.plan_table import console_width, title
-from app.cli.rendering.run_tables import condition_parts, run_parts
+from app.cli.rendering.run_tables import collective_parts, condition_parts, run_parts
 from app.plan_cells import Json, seconds
 from cost_models.inputs.fields import WARNINGS
 from cost_models.units import GIB
@@ -70,6 +70,7 @@ def _priced(detail: Json) -> Iterator[RenderableType]:
     yield from _section("Time of a step", time_table(evaluation), _provenance(evaluation))
     yield from _section("The whole run", *run_parts(evaluation))
     yield from _section("What could hide communication", *condition_parts(evaluation))
+    yield from _section("Collectives", *collective_parts(evaluation))
     if strategy is not None:
         yield from _section("Overlaps", overlaps_table(strategy, row))
         yield from _section("In the memory of the host", Text(_offloaded(strategy, evaluation["memory"])))

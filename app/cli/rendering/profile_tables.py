@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cost_models import presets
 from cost_models.calibration import CalibrationDocument, CollectiveFit, GemmSample
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.bus import bus_factor
 from cost_models.units import GB, GIB, MICRO, TERA
 from profiler.fit import MAX_AGE, moment_of
 

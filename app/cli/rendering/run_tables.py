@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.collective_words import CALL_COLUMNS, CALLS_NOTE, call_rows
 from app.plan_cells import Json
 from app.report.run_words import (
     CONDITION_COLUMNS,
@@ -37,6 +38,13 @@ def condition_parts(evaluation: Json) -> Iterator[RenderableType]:
     if rows := condition_rows(evaluation):
         yield _table(CONDITION_COLUMNS, rows, right=(1, 2, 3))
         yield Text(CONDITIONS_NOTE, style="dim")
+
+
+def collective_parts(evaluation: Json) -> Iterator[RenderableType]:
+    """The algorithm that is assumed for the collectives of each group."""
+    if rows := call_rows(evaluation):
+        yield _table(CALL_COLUMNS, rows, right=(2, 3, 4, 6, 7))
+        yield Text(CALLS_NOTE, style="dim")
 
 
 def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Sequence[int]) -> Table:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from app.service.web.figures.curves import Axis, Series, curves
 from cost_models.calibration import CalibrationDocument, CollectiveFit, GemmSample, fit_collectives
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.bus import bus_factor
 from cost_models.units import GB, GIB
 
 _KIB, _MIB = 2.0**10, 2.0**20

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from cost_models.hardware import load_calibration
-from cost_models.hardware.collectives import build_links, collective_s
-from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.build_links import build_links
+from cost_models.hardware.bus import bus_factor
+from cost_models.hardware.collectives import collective_s
 from cost_models.hardware.placement import Placement, place
 from cost_models.inputs.cluster import resolve_cluster
 from cost_models.specs.cluster import Cluster, Gpu, Network

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.hardware.collectives import build_links, collective_s
+from cost_models.hardware.build_links import build_links
+from cost_models.hardware.collectives import collective_s
 from cost_models.hardware.pcie import pcie_rates
 from cost_models.inputs.cluster import resolve_cluster
 from cost_models.specs.cluster import Cluster
