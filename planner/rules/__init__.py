@@ -20,10 +20,12 @@ from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
 from planner.rules.offload import OFFLOAD_RULES
+from planner.rules.offload_places import OFFLOAD_PLACE_RULES
 from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
+from planner.rules.zero_plus import ZERO_PLUS_RULES
 
 # The order is part of the answer: a strategy that breaks several rules is counted under the first, and that one's change is
 # suggested. Hardware comes first, since it rules out the whole job; then what is commonest and easiest to understand (ranks,
@@ -37,6 +39,8 @@ RULES: tuple[Rule, ...] = (
     *ADAPTER_RULES,
     *RECOMPUTE_RULES,
     *OFFLOAD_RULES,
+    *ZERO_PLUS_RULES,
+    *OFFLOAD_PLACE_RULES,
 )
 
 __all__ = [
@@ -117,6 +121,8 @@ def violations(job: Job, strategies: Strategies) -> Violations:
     active = active_rules(job)
     flags = np.zeros(len(strategies), dtype=np.int64)
     for bit, rule in enumerate(active):
+        if rule.rare and not strategies.uses(rule.rare):
+            continue
         broken = rule.violated(job, strategies)
         if np.count_nonzero(broken):  # for few rows quicker than any()
             flags[broken] |= 1 << bit
@@ -137,6 +143,8 @@ def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str]
     number = {code: index for index, code in enumerate(rule_codes())}
     # Later rules are written first, so that earlier ones overwrite them.
     for rule in reversed(active_rules(job)):
+        if rule.rare and not strategies.uses(rule.rare):
+            continue
         if fields is None or rule_fields(rule, job, strategies.take(np.zeros(1, dtype=np.int64))) <= fields | _DERIVED:
             broken = rule.violated(job, strategies)
             if broken.any():
