@@ -24,7 +24,9 @@ from typing import Any
 from benchmarks.record import ROOT, commit, record
 from scripts.approved.drawn import FILE
 
-NEW_FIELDS = frozenset({"mathematics", "changes", "overlap_conditions", "run"})
+NEW_FIELDS = frozenset({
+    "mathematics", "changes", "overlap_conditions", "run", "node_traffic", "zero_quantized_weights", "zero_quantized_gradients",
+})  # fmt: skip
 """Fields that an evaluation has here and had not there."""
 NEW_ASSUMED = frozenset({"power_w_per_gpu", "pue"})
 """Of `assumed`, what stands beside a run."""

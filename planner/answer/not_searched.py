@@ -112,6 +112,9 @@ def _of_framework(space: Space) -> Iterator[tuple[str, str]]:
         yield "zero_param_shard_size", f"Parameters are sharded like the other state. {_LIST}"
     elif space.groups.copies and space.groups.shards:
         yield "zero_param_shard_size", f"A second copy is tried only beside state that all replicas share. {_LIST}"
+    if facts.param_shard_group_stages:
+        for name in ("zero_quantized_weights", "zero_quantized_gradients"):
+            yield name, f"It rounds what is computed, so that only requests that list it get it. {_LIST}"
     if len(choices.cp_comms) > 1 and max(space.degrees.values("cp"), default=1) > 1:
         own = FIELD["cp_comm"].decoded(facts.strategy.cp_comm)
         yield "cp_comm", f"Context parallelism exchanges keys and values by the framework's default, {own}. {_LIST}"
