@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from launch_rows import exported, read_back, row_of, settings_of
-from planner.export.target import Launch
+from planner.export.launch_plan import launch_plan
+from planner.export.quantities import Quantities
 from planner.export.targets import TARGETS
+from planner.export.targets.megatron_bridge.keys import CORE as BRIDGE_CORE
+from planner.export.targets.nemo.keys import CORE as NEMO_CORE
 
 ON_DRIVES = {"optimizer_fraction": 1.0, "optimizer_device": "nvme", "optimizer_overlap": "pipelined"}
 BOTH = {**ON_DRIVES, "parameters": True, "parameter_device": "nvme"}
@@ -20,10 +23,6 @@ def row(framework: str, strategy: dict[str, Any]) -> dict[str, Any]:
     found = row_of(framework, nodes=2, **strategy)
     found["cluster"]["nvme"] = NVME
     return found
-
-
-def text_of(launch: Launch) -> str:
-    return "\n".join(file.content for file in launch.files)
 
 
 @pytest.mark.parametrize(
@@ -51,27 +50,34 @@ def test_deepspeed_is_told(strategy: dict[str, Any], said: dict[str, Any]) -> No
         assert (back.peek(field) or None) == (quantities.peek(field) or None), field
 
 
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "nemo"])
-def test_megatron_is_told(target: str) -> None:
-    modules = {
-        "activation_modules": ["core_attn", "attn_proj"],
-        "optimizer_fraction": 1.0,
-        "optimizer_overlap": "pipelined",
-    }
-    asked = row("megatron", {"zero": 1, "offload": modules})
-    quantities, launch = exported(TARGETS[target], asked)
-    quantities.finish()
-    text = text_of(launch)
-    for word in ("offload", "core_attn", "attn_proj", "NVTE_CPU_OFFLOAD_V1"):
-        assert word in text, word
-    back = read_back(TARGETS[target].read(settings_of(launch)), asked)
-    assert back.peek("offload.activation_modules") == ("core_attn", "attn_proj")
-    assert back.peek("offload.optimizer_overlap") == "pipelined"
+MODULES = {
+    "activation_modules": ["core_attn", "attn_proj"],
+    "optimizer_fraction": 1.0,
+    "optimizer_overlap": "pipelined",
+}
 
 
-def test_a_fraction_of_modules_is_said_on_the_command_line() -> None:
-    offload = {"activation_modules": ["attn_norm"], "activation_fraction": 0.5}
-    _, launch = exported(TARGETS["megatron"], row("megatron", {"zero": 1, "offload": offload}))
-    text = text_of(launch)
-    assert "--fine-grained-activation-offloading" in text
-    assert "--activation-offload-fraction" in text
+def test_megatron_is_told() -> None:
+    asked = row("megatron", {"zero": 1, "offload": {**MODULES, "activation_fraction": 0.5}})
+    asked["training"]["framework_version"] = "0.19"
+    _, launch = exported(TARGETS["megatron"], asked)
+    said = " ".join(launch.command)
+    assert "--fine-grained-activation-offloading" in said
+    assert "--offload-modules core_attn attn_proj" in said
+    assert "--activation-offload-fraction 0.5" in said
+    assert "--overlap-cpu-optimizer-d2h-h2d" in said
+    assert [each.value for each in launch.variables if each.name == "NVTE_CPU_OFFLOAD_V1"] == ["1"]
+
+
+@pytest.mark.parametrize("target", ["megatron-bridge", "nemo"])
+def test_programs_on_megatron_are_told(target: str) -> None:
+    """Their releases run on a Megatron Core of their own, which has modules from 0.16 on."""
+    version = TARGETS[target].versions[-1]
+    core = {**BRIDGE_CORE, **NEMO_CORE}[version]
+    asked = row("megatron", {"zero": 1, "offload": MODULES})
+    asked["training"]["framework_version"] = core
+    plan = launch_plan(asked)
+    launch = TARGETS[target].write(Quantities(plan, target=target, version=version))
+    text = " ".join([*launch.command, *(file.content for file in launch.files)])
+    assert "offload_modules" in text
+    assert "overlap_cpu_optimizer_d2h_h2d" in text
