@@ -11,7 +11,7 @@ from cost_models.job import Job
 from cost_models.memory.constants import HOST_BUFFER_RATIO
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.fields import OffloadDevice
-from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 
 IN_MEMORY = 1e9
 """Parameters of a rank that stay in host memory: zero_optimization.offload_param.max_in_cpu default."""
@@ -25,8 +25,11 @@ PARAMETER_BUFFERS = 5e8
 
 def beyond_memory(strategies: Strategies, owned: Floats) -> Floats:
     """Parameters of a rank that lie on drives, in the shape of `owned`, which are those that it owns."""
-    there = (strategies.offload_parameter_device == OffloadDevice.NVME) & strategies.offload_parameters
-    return np.where(there, np.maximum(owned - IN_MEMORY, 0.0), 0.0)
+    return np.where(_parameters_there(strategies), np.maximum(owned - IN_MEMORY, 0.0), 0.0)
+
+
+def _parameters_there(strategies: Strategies) -> Bools:
+    return np.asarray((strategies.offload_parameter_device == OffloadDevice.NVME) & strategies.offload_parameters)
 
 
 def uses_drives(strategies: Strategies) -> bool:
@@ -51,7 +54,8 @@ def on_drives(job: Job, strategies: Strategies, *, owned_KN: Floats, state_bytes
     main = BYTES_PER[training.main_param_dtype] or BYTES_PER[training.param_dtype]
     state_KN = moved_KN * state_bytes
     beyond_KN = beyond_memory(strategies, owned_KN) * BYTES_PER[training.param_dtype]
+    parameters = _parameters_there(strategies)
     buffers_KN = STATE_BUFFERS * main * np.minimum(moved_KN, SUB_GROUP)
-    buffers_KN = buffers_KN + np.where(beyond_KN > 0, PARAMETER_BUFFERS * BYTES_PER[training.param_dtype], 0.0)
+    buffers_KN = buffers_KN + np.where(parameters, PARAMETER_BUFFERS * BYTES_PER[training.param_dtype], 0.0)
     drives_KN = state_KN + beyond_KN
     return drives_KN, HOST_BUFFER_RATIO.value * drives_KN - buffers_KN
