@@ -34,7 +34,7 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: 
     """
     asked = {COLUMNS[column].name for column in space.knobs} | set(space.chosen) | set(given)
     parts = (_of_overlaps(space), _of_framework(space), _of_experts(space, on_pools=on_pools), _of_degrees(space))
-    reasons = dict(chain.from_iterable(parts))
+    reasons = dict(chain.from_iterable((*parts, _of_rounding(space))))
     if (
         "recompute_modules" not in asked
         and len(space.degrees)
@@ -62,6 +62,13 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: 
 def _chooses_modules(space: Space) -> bool:
     """Whether the search chooses what selective recomputation repeats."""
     return Recompute.SELECTIVE in space.recompute_modes and space.job.framework.choices.recompute_modules
+
+
+def _of_rounding(space: Space) -> Iterator[tuple[str, str]]:
+    # Both are options of the optimizer that has hpZ.
+    if space.job.framework.param_shard_group_stages:
+        for name in ("zero_quantized_weights", "zero_quantized_gradients"):
+            yield name, f"It rounds what is computed, so that only requests that list it get it. {_LIST}"
 
 
 def _of_overlaps(space: Space) -> Iterator[tuple[str, str]]:
@@ -112,9 +119,6 @@ def _of_framework(space: Space) -> Iterator[tuple[str, str]]:
         yield "zero_param_shard_size", f"Parameters are sharded like the other state. {_LIST}"
     elif space.groups.copies and space.groups.shards:
         yield "zero_param_shard_size", f"A second copy is tried only beside state that all replicas share. {_LIST}"
-    if facts.param_shard_group_stages:
-        for name in ("zero_quantized_weights", "zero_quantized_gradients"):
-            yield name, f"It rounds what is computed, so that only requests that list it get it. {_LIST}"
     if len(choices.cp_comms) > 1 and max(space.degrees.values("cp"), default=1) > 1:
         own = FIELD["cp_comm"].decoded(facts.strategy.cp_comm)
         yield "cp_comm", f"Context parallelism exchanges keys and values by the framework's default, {own}. {_LIST}"

@@ -78,10 +78,7 @@ def run(
     ] = None,
     drives: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder on the node's NVMe drives, to measure them: a GiB of each rank is written there.",
-        ),
+        typer.Option(metavar="FOLDER", help="Folder on the node's drives, to measure them; a GiB a rank is written."),
     ] = None,
 ) -> None:
     """Measure this node, or under torchrun or srun all their nodes."""
