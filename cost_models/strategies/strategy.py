@@ -24,8 +24,15 @@ Codes = NDArray[np.int8]
 Bools = NDArray[np.bool_]
 
 
+class _Batch:
+    """What every batch knows beside its columns."""
+
+    _rare: tuple[str, ...] = ()
+    """Columns of `RARE` that some strategy may differ in. Batches that have any set it for themselves."""
+
+
 @dataclass(frozen=True)
-class Strategies:
+class Strategies(_Batch):
     """N strategies. Semantics are the contract's; codes are those of `cost_models.strategies.fields`."""
 
     tp: Floats
@@ -80,19 +87,19 @@ class Strategies:
 
     def __post_init__(self) -> None:
         # `dataclasses.replace` hands over every column, also those that it was only lent (`__getattr__`).
+        held = self.__dict__
         for name, default in RARE.items():
-            column = self.__dict__[name]
+            column = held[name]
             if column.strides == (0,) and (not len(column) or column[0] == default):
-                del self.__dict__[name]
+                del held[name]
+        held["_rare"] = tuple(name for name in RARE if name in held)
 
     def __len__(self) -> int:
         return len(self.tp)
 
     def uses(self, name: str) -> bool:
         """Whether any strategy of the batch may differ from the default of this column of `RARE`."""
-        # A picked batch stores what it has read alone; whether there is more to read is for the batch that it picks from to say.
-        held = self.__dict__
-        return name in held or ("_picked" in held and bool(held["_picked"][0].uses(name)))
+        return name in self._rare
 
     def differs(self, name: str, index: int) -> bool:
         """Whether strategy `index` differs from the default of this column of `RARE`."""
@@ -133,14 +140,15 @@ class Strategies:
         """The strategies at these positions, or where the mask holds."""
         # A mask would be searched through once for each of the thirty columns.
         at = index.nonzero()[0] if index.dtype == np.bool_ else index
-        return _unchecked({name: getattr(self, name).take(at) for name in self._stored} | {"layouts": self.layouts})
+        columns = {name: getattr(self, name).take(at) for name in self._stored}
+        return _unchecked(columns | {"layouts": self.layouts, "_rare": self._rare})
 
     def picked(self, index: Ints) -> Strategies:
         """The same as `take` for a short time: each column is taken when it is first read, and all of this batch lives on until then.
 
         A formula that is computed for distinct combinations reads a few of the columns, and where its table is known, none.
         """
-        return _unchecked({"_picked": (self, index), "layouts": self.layouts})
+        return _unchecked({"_picked": (self, index), "layouts": self.layouts, "_rare": self._rare})
 
     if not TYPE_CHECKING:  # to a type checker every other name would then be an attribute too
 
@@ -148,7 +156,7 @@ class Strategies:
             """A column of a picked batch that nobody has read before, or one that is at its default everywhere."""
             # One number repeated without memory of its own, which `__post_init__` and `take` know by its stride and by its absence.
             if name in RARE and not self.uses(name):
-                return np.broadcast_to(np.asarray(RARE[name], DTYPES[name]), len(self))
+                return np.ndarray(len(self), DTYPES[name], _REPEATED[name], strides=(0,))
             if name not in DTYPES or "_picked" not in self.__dict__:
                 raise AttributeError(f"Strategies has no attribute {name!r}")
             # Two threads may both take a column; they find the same numbers, and either may keep its own.
@@ -158,14 +166,14 @@ class Strategies:
 
     def slice(self, start: int, end: int) -> Strategies:
         """The strategies from `start` on and before `end`, as views of these columns."""
-        return _unchecked({name: getattr(self, name)[start:end] for name in self._stored} | {"layouts": self.layouts})
+        columns = {name: getattr(self, name)[start:end] for name in self._stored}
+        return _unchecked(columns | {"layouts": self.layouts, "_rare": self._rare})
 
     @property
     def _stored(self) -> tuple[str, ...]:
         """Columns that some strategy's cost may depend on."""
-        # Nearly all batches use none of these, and seven more columns would make taking rows a fifth slower.
-        rare = tuple(name for name in RARE if self.uses(name))
-        return USUAL_FIELDS + rare if rare else USUAL_FIELDS
+        # Nearly all batches use no rare one, and seven more columns would make taking rows a fifth slower.
+        return USUAL_FIELDS + self._rare if self._rare else USUAL_FIELDS
 
 
 def _unchecked(attributes: dict[str, Any]) -> Strategies:
@@ -186,6 +194,10 @@ DTYPES: Mapping[str, type] = {
 assert set(DTYPES) == set(ARRAY_FIELDS), set(DTYPES) ^ set(ARRAY_FIELDS)
 
 
+_REPEATED = {name: np.array([default], DTYPES[name]).tobytes() for name, default in RARE.items()}
+"""The default of each column of `RARE` in memory that nobody can write to."""
+
+
 def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:
     """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type.
 
@@ -198,13 +210,13 @@ def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, lay
     for name, column in cast.items():
         if column.shape != (max(lengths),):
             cast[name] = np.ascontiguousarray(np.broadcast_to(column, max(lengths)))
-    return _unchecked({**cast, "layouts": layouts})
+    return _unchecked({**cast, "layouts": layouts, "_rare": tuple(rare)})
 
 
 def concatenated(batches: Sequence[Strategies]) -> Strategies:
     """One batch of all rows, in order; every batch must share the same `layouts`."""
     # `layout` is an index into `layouts`, and means nothing in another table.
     assert all(batch.layouts is batches[0].layouts for batch in batches)
-    names = (*USUAL_FIELDS, *(name for name in RARE if any(batch.uses(name) for batch in batches)))
-    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
-    return _unchecked({**columns, "layouts": batches[0].layouts})
+    rare = tuple(name for name in RARE if any(batch.uses(name) for batch in batches))
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in (*USUAL_FIELDS, *rare)}
+    return _unchecked({**columns, "layouts": batches[0].layouts, "_rare": rare})
