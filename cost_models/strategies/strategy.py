@@ -97,6 +97,11 @@ class Strategies(_Batch):
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def uses_rare(self) -> bool:
+        """Whether any strategy may differ from the default of any column of `RARE`."""
+        return bool(self._rare)
+
     def uses(self, name: str) -> bool:
         """Whether any strategy of the batch may differ from the default of this column of `RARE`."""
         return name in self._rare

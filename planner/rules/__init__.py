@@ -110,6 +110,16 @@ def active_rules(job: Job) -> tuple[Rule, ...]:
     return active
 
 
+Numbered = tuple[tuple[int, Rule], ...]
+
+
+@lru_cache(maxsize=2048)
+def _numbered(job: Job) -> tuple[Numbered, Numbered]:
+    """The job's rules with their bits: those on the usual columns, and those on rare ones, which most batches skip together."""
+    every = tuple(enumerate(active_rules(job)))
+    return tuple(each for each in every if not each[1].rare), tuple(each for each in every if each[1].rare)
+
+
 @lru_cache(maxsize=2048)
 def _rules_of(framework: Framework, version: str) -> tuple[Rule, ...]:
     """The rules of a framework's version; mixed rows bring a job each, but only a few versions."""
@@ -120,7 +130,8 @@ def violations(job: Job, strategies: Strategies) -> Violations:
     """Which of the job's rules each strategy breaks."""
     active = active_rules(job)
     flags = np.zeros(len(strategies), dtype=np.int64)
-    for bit, rule in enumerate(active):
+    usual, rare = _numbered(job)
+    for bit, rule in (*usual, *rare) if strategies.uses_rare else usual:
         if rule.rare and not strategies.uses(rule.rare):
             continue
         broken = rule.violated(job, strategies)
