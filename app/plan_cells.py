@@ -27,11 +27,17 @@ def tensor_parallel(plan: Json) -> str:
 
 
 def zero_stage(plan: Json) -> str:
-    """The ZeRO stage, and the ranks that share the states if these are fewer than all replicas."""
+    """The ZeRO stage, and the ranks that share the states if these are fewer than all replicas; "rounded" where they send fewer bits."""
     strategy = plan["strategy"]
     stage, shard = strategy.get("zero") or 0, strategy.get("zero_shard_size")
     replicas = (strategy.get("dp") or 1) * (strategy.get("cp") or 1)
-    return f"{stage}/{shard}" if stage and shard and shard < replicas else str(stage)
+    told = f"{stage}/{shard}" if stage and shard and shard < replicas else str(stage)
+    # The two change what is computed, so that a table says it beside the stage.
+    return (
+        f"{told} rounded"
+        if strategy.get("zero_quantized_weights") or strategy.get("zero_quantized_gradients")
+        else told
+    )
 
 
 def degrees_above_one(plan: Json) -> str:

@@ -48,7 +48,7 @@ class PoolMemory:
     verdict: Codes
     """Codes of `Verdict`, shape (M,)."""
     host_exceeded: Bools
-    """Where offloaded state exceeds the node's memory: an out-of-memory of its own."""
+    """Where offloaded state exceeds the node's memory or drives: an out-of-memory of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +191,9 @@ def memory_verdict(job: Job, memory: StageMemory, *, headroom_fraction: float) -
     limit = capacity * (1.0 - headroom_fraction)
     host = job.cluster.host_memory_bytes
     host_exceeded = np.zeros(len(memory.device), np.bool_) if host is None else memory.host_bytes_per_node > host
+    drives = job.cluster.nvme
+    if drives is not None and drives.capacity_bytes is not None:
+        host_exceeded = host_exceeded | (memory.nvme_bytes_per_node > drives.capacity_bytes)
     # The headroom applies to fitting only: a plan that would just fill the card is a risk, not a certain
     # out-of-memory.
     over = (memory.device_low > capacity) | host_exceeded

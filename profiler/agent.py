@@ -19,7 +19,7 @@ from typing import Any
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
-from profiler.bench import attention, collectives, elementwise, gemm, host, host_layers, memory, overlap
+from profiler.bench import attention, collectives, drives, elementwise, gemm, host, host_layers, memory, overlap
 from profiler.fit import build_document, merge
 from profiler.machine import topology
 from profiler.machine.device_state import DeviceLog, require_idle
@@ -54,6 +54,8 @@ class Settings:
     allow_busy: bool = False
     framework: str | None = None
     """Framework whose layers the host is timed at first; None measures all of them last."""
+    drives: Path | None = None
+    """Folder on the node's drives; None measures no drives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class _Session:
         # Sorted by value and not grouped by module, so that a budget that ends early has still seen the most telling part of each.
         tasks = [task for module in modules for task in module.tasks(rig)]
         tasks += host_layers.tasks(rig, self._settings.framework) + topology.tasks(rig, links)
+        tasks += drives.tasks(rig, self._settings.drives)
         self._tasks = sorted(tasks, key=lambda task: task.value)
 
     def _open_state(self) -> State:

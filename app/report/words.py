@@ -127,6 +127,13 @@ def _replicas(strategy: Json) -> Iterator[str]:
     if zero and shard > 1:
         told += f", {_SHARDED[zero]}"
         told += f" in groups of {shard}" if shard < dp * strategy["cp"] else ""
+    rounded = [
+        words
+        for name, words in (("weights", "parameters in 8 bits"), ("gradients", "gradients in 4 bits"))
+        if strategy.get(f"zero_quantized_{name}")
+    ]
+    if rounded:
+        told += f", sent rounded: {' and '.join(rounded)}"
     yield told
 
 
@@ -148,10 +155,21 @@ def recomputed_in_words(strategy: Json) -> str:
     return "every layer is recomputed"
 
 
+PLACES = {"cpu": "in the hosts' memory", "nvme": "on the nodes' drives"}
+BESIDE = {
+    "none": "",
+    "pipelined": ", with copies beside the update",
+    "zenflow": ", most of it updated beside later steps (ZenFlow, which changes what is computed)",
+}
+
+
 def _offloaded(offload: Json) -> Iterator[str]:
     if fraction := offload.get("optimizer_fraction"):
-        yield f"{fraction:.0%} of the optimizer state in the hosts' memory"
+        place = PLACES[offload.get("optimizer_device", "cpu")]
+        yield f"{fraction:.0%} of the optimizer state {place}{BESIDE[offload.get('optimizer_overlap', 'none')]}"
     if offload.get("parameters"):
-        yield "the parameters in the hosts' memory between their uses"
+        yield f"the parameters {PLACES[offload.get('parameter_device', 'cpu')]} between their uses"
     if layers := offload.get("activation_layers"):
         yield f"the saved activations of {counted(layers, 'layer')} of each stage in the hosts' memory"
+    if modules := offload.get("activation_modules"):
+        yield f"{offload.get('activation_fraction', 1.0):.0%} of what {', '.join(modules)} save in the hosts' memory"

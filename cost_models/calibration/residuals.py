@@ -32,7 +32,7 @@ NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {
 _KINDS: Mapping[str, frozenset[str]] = {
     "elementwise": frozenset({"elementwise", "copy"}),
     "optimizer": frozenset({"optimizer"}),
-    "host": frozenset({"host_to_device", "device_to_host"}),
+    "host": frozenset({"host_to_device", "device_to_host", "host_both_ways", "nvme_read", "nvme_write"}),
 }
 """The kinds of memory sample that a family rests on."""
 

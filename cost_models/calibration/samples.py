@@ -257,8 +257,18 @@ class DeviceState(Measured):
 class MemorySample(Measured):
     """Bandwidth of one access pattern; `size_bytes` counts reads and writes."""
 
-    kind: Literal["copy", "elementwise", "optimizer", "host_to_device", "device_to_host"]
-    """The access pattern."""
+    kind: Literal[
+        "copy",
+        "elementwise",
+        "optimizer",
+        "host_to_device",
+        "device_to_host",
+        "host_both_ways",
+        "nvme_read",
+        "nvme_write",
+    ]
+    """The access pattern. `host_both_ways` counts what goes up and what comes down together; drives are those of the node, all of its
+    ranks together."""
     size_bytes: Positive
     """Size of what was read and written, in bytes."""
     bytes_per_s: Positive

@@ -9,7 +9,14 @@ from typing import Any, Literal
 from cost_models.specs.adapter import AdapterFeature, QuantizedBase
 from cost_models.specs.method import CompressionKind, SyncMethod
 from cost_models.specs.training import Precision, Recipe
-from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import (
+    CpComm,
+    MoeDispatcher,
+    OffloadDevice,
+    OptimizerOverlap,
+    Recompute,
+    Schedule,
+)
 
 TpOverlapNeed = Literal["sequence-parallel", "transformer-engine", "compile"]
 """What a framework needs before it overlaps tensor-parallel collectives."""
@@ -95,6 +102,12 @@ class Choices:
     """Experts' all-to-all can be overlapped."""
     offload: bool = True
     """Anything can be kept in host memory."""
+    offload_places: frozenset[OffloadDevice] = frozenset({OffloadDevice.CPU})
+    """Where offloaded state can lie."""
+    offload_overlaps: frozenset[OptimizerOverlap] = frozenset({OptimizerOverlap.NONE})
+    """What can run beside the host's update of it."""
+    offload_modules: bool = False
+    """Activations of single modules can be sent to the host."""
     adapters: bool = False
     """Low-rank adapters can be trained beside a frozen base: by peft, or by modules of the framework's own."""
     adapter_features: frozenset[AdapterFeature] = frozenset()

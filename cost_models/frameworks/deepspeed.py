@@ -22,7 +22,14 @@ from cost_models.frameworks.splits import Split, SplitRule
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, StateDtypes
 from cost_models.specs.adapter import ADAPTER_FEATURES
 from cost_models.specs.model import Model
-from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import (
+    CpComm,
+    MoeDispatcher,
+    OffloadDevice,
+    OptimizerOverlap,
+    Recompute,
+    Schedule,
+)
 from cost_models.units import GIB
 
 # Checked: 0.5, 0.12 to 0.17 and 0.19 by the dates in their source packages. 0.9 and 0.18 are not checked beyond memory of the
@@ -35,6 +42,8 @@ MICS_SINCE = "0.9.2"
 """runtime/zero/mics.py is in the source package of 0.9.2, not in that of 0.9.1."""
 HPZ_SINCE = "0.10"
 """deepspeed/runtime/zero/config.py has zero_hpz_partition_size from then on."""
+ZENFLOW_SINCE = "0.17.5"
+"""The first source package that was looked into; it has deepspeed/runtime/zenflow, as 0.17.6 and 0.19.8 have."""
 MICS_UNTIL = "0.19.7"
 """deepspeed/runtime/config.py lists its keys as removed from then on."""
 LEAST_DIFFERENCE_SINCE = "0.12.5"
@@ -206,6 +215,8 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
+        # DeepSpeed's readers of NVMe drives pipeline; its other swapper, and state in host memory, do not.
+        offload_places=frozenset(OffloadDevice), offload_overlaps=frozenset(OptimizerOverlap),
         tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
         # deepspeed/runtime/fp16/onebit (adam.py, zoadam.py).
         compressions=frozenset({"onebit", "zero-one"}),

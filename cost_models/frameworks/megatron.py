@@ -22,7 +22,7 @@ from cost_models.frameworks.training_defaults import (
     USUAL,
     Row,
 )
-from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, OptimizerOverlap, Recompute, Schedule
 
 # Checked: 0.8 to 0.16 by the build dates of their wheels, 0.18 by its source archive. 0.17 and 0.19 lie between their
 # neighbours and are not checked beyond memory of the release notes.
@@ -38,6 +38,9 @@ FSDP_INSTANCES_SINCE = "0.13"
 EXPERTS_LEFT_OUT_SINCE = "0.14"
 EXPERT_INSTANCES_SINCE = "0.17"
 """From 0.14 on, with a device mesh that had none for experts before: fsdp/mcore_fsdp_adapter.py of 0.16.1 and 0.17.0."""
+OFFLOAD_MODULES_SINCE = "0.16"
+OFFLOAD_FRACTION_SINCE = "0.19"
+"""transformer_config.py: offload_modules is in 0.16.1, activation_offload_fraction in 0.19.2 and not in 0.18.0."""
 ANY_SPLIT_SINCE = "0.13"
 """Before --pipeline-model-parallel-layout the first and the last stage alone could differ from the others."""
 
@@ -198,6 +201,8 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
         cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
         dispatchers=(MoeDispatcher.ALLGATHER, MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
+        # Copies of the hybrid optimizer run beside its update where --overlap-cpu-optimizer-d2h-h2d asks for it.
+        offload_overlaps=frozenset({OptimizerOverlap.NONE, OptimizerOverlap.PIPELINED}), offload_modules=True,
         tp_divides_kv_heads=False, vpp=True, recompute_modules=True, expert_overlap=True, recipes={"nvidia-perf": NVIDIA_PERF},
     ),
     splits=SplitRule("even", own_even_split, told=_told_split),

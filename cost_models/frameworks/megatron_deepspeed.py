@@ -22,7 +22,7 @@ from cost_models.frameworks.megatron import LOCAL_MEMORY
 from cost_models.frameworks.releases import Former
 from cost_models.frameworks.splits import SplitRule
 from cost_models.frameworks.training_defaults import MIXED_PRECISION
-from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, OffloadDevice, OptimizerOverlap, Recompute, Schedule
 
 LEAST_DIFFERENCE_SINCE = "2024"
 """The first Megatron-DeepSpeed that ran on a DeepSpeed whose partition_balanced keeps parts nearly equal."""
@@ -75,6 +75,9 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
+        # The state is DeepSpeed's own; ZenFlow came after the last release of the pair.
+        offload_places=frozenset(OffloadDevice),
+        offload_overlaps=frozenset({OptimizerOverlap.NONE, OptimizerOverlap.PIPELINED}),
         context_needs_flash=False, without_precisions=frozenset({"fp8", "nvfp4"}), tp_overlap=False,
     ),
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),

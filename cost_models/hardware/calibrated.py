@@ -61,6 +61,15 @@ class Scalar:
     tier: Tier
 
 
+@dataclass(frozen=True, slots=True)
+class Drives:
+    """Rates of a node's NVMe drives, all of its ranks together."""
+
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    tier: Tier
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Prices of operations on one cluster."""
@@ -301,6 +310,32 @@ class Calibration:
             return Scalar(own, Tier.MEASURED)
         link = self.cluster.host_link_bytes_per_s or self.cluster.gpu.pcie_bytes_per_s
         return Scalar(link * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
+
+    @property
+    def host_link_both_ways(self) -> Scalar:
+        """Bytes per second between host and device memory while both directions are in use, both counted.
+
+        Where that was not measured neither direction is taken to slow the other down.
+        """
+        own = None if self.compute is None else rate_of(self.compute, "host_both_ways", gpu=None)
+        one = self.host_link_bytes_per_s
+        return Scalar(2.0 * one.value, one.tier) if own is None else Scalar(own, Tier.MEASURED)
+
+    @property
+    def nvme(self) -> Drives | None:
+        """Rates of a node's drives, measured or as stated; None where the cluster states none."""
+        stated = self.cluster.nvme
+        if stated is None:
+            return None
+        own = [
+            None if self.compute is None else rate_of(self.compute, kind, gpu=None)
+            for kind in ("nvme_read", "nvme_write")
+        ]
+        # One measured direction alone would mix two machines' drives.
+        read, write = own
+        if read is None or write is None:
+            return Drives(stated.read_bytes_per_s, stated.write_bytes_per_s, Tier.NOMINAL)
+        return Drives(read, write, Tier.MEASURED)
 
     @property
     def host_adam_bytes_per_s(self) -> Scalar:

@@ -17,7 +17,6 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from cost_models import presets
 from cost_models.constants import (
     FASTEST_PCIE_BYTES_PER_S,
-    HOST_CORE_STREAM_BYTES_PER_S,
     INTRA_LATENCY_S,
     NETWORK_LATENCY_S,
 )
@@ -27,6 +26,7 @@ from cost_models.hints import child
 from cost_models.inputs.collectives import CollectivesInput, resolve_collectives
 from cost_models.inputs.fields import STRICT, Count, Name, Quantity, QuantityOrZero, resolved_once, validated
 from cost_models.inputs.gpu import GpuInput, filled, resolve_gpu
+from cost_models.inputs.host import NvmeInput, host_adam_gb_per_s, host_link_gb_per_s
 from cost_models.inputs.links import LinkInput, NetworkInput, PcieInput
 from cost_models.inputs.run import IslandsInput, ReliabilityInput, resolved_islands, site_facts
 from cost_models.specs.cluster import Cluster, Gpu, Interconnect, Network
@@ -87,6 +87,8 @@ class NodesInput(Documented):
     """Bandwidth between one GPU and its host in one direction while all GPUs of the node copy, GB/s."""
     host_adam_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
     """Memory traffic of the optimizer on a node's processors, shared by its ranks, GB/s."""
+    nvme: NvmeInput | None = None
+    """Drives of a node that offloaded state may lie on. Without them nothing is offloaded to drives."""
     reserved_memory_gib: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
     """Memory of each GPU that training must not use, GiB. Default 0."""
     price_per_gpu_hour: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
@@ -222,6 +224,8 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
     domain = _domain(spec, priced_like, nominal, assumed, pointer)
     network, network_warnings = _network(spec, nominal, assumed)
     pcie = spec.pcie or PcieInput()
+    # GPUs that are not known to hang on one switch are taken to have its uplink to themselves.
+    sharing = min(pcie.gpus_per_switch or 1, spec.gpus_per_node)
     reserved_bytes = (spec.reserved_memory_gib or 0.0) * GIB
     if reserved_bytes >= gpu.memory_bytes:
         message = f"reserved_memory_gib is {spec.reserved_memory_gib}; the GPU has {gpu.memory_bytes / GIB:.1f} GiB"
@@ -240,9 +244,11 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         pcie_gpus_per_socket=min(pcie.gpus_per_socket or max(1, spec.gpus_per_node // 2), spec.gpus_per_node),
         network=network,
         host_memory_bytes=None if spec.host_memory_gib is None else spec.host_memory_gib * GIB,
-        host_link_bytes_per_s=_host_link(spec, gpu, nominal, assumed) * GB,
+        host_link_bytes_per_s=GB
+        * (spec.host_link_gb_per_s or host_link_gb_per_s(gpu, nominal, assumed, sharing=sharing)),
         host_adam_bytes_per_s=GB
-        * (spec.host_adam_gb_per_s or filled(assumed, "host_adam_gb_per_s", _host_adam(spec.gpus_per_node))),
+        * (spec.host_adam_gb_per_s or filled(assumed, "host_adam_gb_per_s", host_adam_gb_per_s(spec.gpus_per_node))),
+        nvme=None if spec.nvme is None else spec.nvme.resolved(),
         reserved_memory_bytes=reserved_bytes,
         price_per_gpu_hour=spec.price_per_gpu_hour,
         **site_facts(spec.reliability, spec.power_w_per_gpu, spec.pue, spec.carbon_g_per_kwh),
@@ -253,22 +259,6 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         assumed=assumed,
         warnings=(*warnings, *network_warnings),
     )
-
-
-def _host_link(spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object]) -> float:
-    """GB/s between a GPU and the host in one direction; GPUs known to hang on one PCIe switch share its uplink."""
-    if spec.host_link_gb_per_s is not None:
-        return spec.host_link_gb_per_s
-    if "host_link_gb_per_s" in nominal:
-        return float(filled(assumed, "host_link_gb_per_s", nominal["host_link_gb_per_s"]))
-    assert spec.gpus_per_node
-    sharing = min((spec.pcie or PcieInput()).gpus_per_switch or 1, spec.gpus_per_node)
-    return float(filled(assumed, "host_link_gb_per_s", gpu.pcie_bytes_per_s / GB / sharing))
-
-
-def _host_adam(gpus_per_node: int) -> float:
-    """GB/s of a node's updates where each rank has one thread, which is what torchrun gives several processes of a node."""
-    return gpus_per_node * HOST_CORE_STREAM_BYTES_PER_S.value / GB
 
 
 def _intra_node(

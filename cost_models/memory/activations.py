@@ -82,6 +82,10 @@ class LayerParts:
     """Permuted tokens, hidden tensors of the routed experts, and the router's."""
     expert_activation: Floats
     """The part of `experts` behind the activation function."""
+    expert_inputs: Floats
+    """The part of `experts` that their first products read: the permuted tokens."""
+    expert_hidden: Floats
+    """The part of `experts` between the first products and the activation function."""
     masks: Floats
     """Dropout masks of the residual stream, one byte per element."""
     matmul_outputs: Floats
@@ -343,5 +347,7 @@ def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> di
     return {
         "experts": permuted + hidden + activation + router,
         "expert_activation": activation,
+        "expert_inputs": permuted,
+        "expert_hidden": hidden,
         "mlp_gradient": 2.0 * s.w * (model.hidden_size + width) * rows,
     }

@@ -34,7 +34,7 @@ from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import combinations_of
 
-_AXES = (
+AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute", "recompute_modules", "cp_comm",
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     # The ZeRO stage matters only through autocast, so it is left out of the axes elsewhere: fewer combinations to
     # compute.
     adapts = job.training.adapter is not None
-    axes = (*_AXES, "zero") if adapts or autocast(job, traits, strategies).any() else _AXES
+    axes = (*AXES, "zero") if adapts or autocast(job, traits, strategies).any() else AXES
     cases = combinations_of(strategies, axes)
     (matrix,) = kept_columns(job, "memory", cases.rows, axes, lambda rows: _columns(job, traits, rows))
     # One gather of a stacked matrix costs less than one per column.

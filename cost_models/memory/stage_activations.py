@@ -14,9 +14,11 @@ from cost_models.layers.autocast import autocast
 from cost_models.layers.trained import layers_run_backward
 from cost_models.memory.adapted import wide_adapters
 from cost_models.memory.batch import NOTHING, Batch, build_batch
+from cost_models.memory.offloaded import offloaded_bytes
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_mtp_share
 from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.strategies.tensors import summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,10 @@ def _forward_beside_backward(batch: Batch) -> Floats:
 def offloaded_activation_bytes(job: Job, strategies: Strategies) -> Floats:
     """Bytes of one micro-batch's activations that the fullest stage sends to the host, shape (N,). [M-5] [C-16]"""
     found = np.zeros(len(strategies))
-    some = np.flatnonzero(strategies.offload_activation_layers > 0)
+    sends = strategies.offload_activation_layers > 0
+    if strategies.uses("offload_activation_modules"):
+        sends = sends | (strategies.offload_activation_modules > 0)
+    some = np.flatnonzero(sends)
     if len(some):
         _, away_KN, _ = _one_micro_batch(build_batch(job, strategies.take(some)))
         found[some] = away_KN.max(axis=0)
@@ -99,6 +104,12 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
         count_KN = np.minimum(strategies.offload_activation_layers, layers_KN - 1.0).clip(0.0)
         away_KN = count_KN / np.maximum(layers_KN, 1.0) * (micro_KN - staying_KN)
         micro_KN = micro_KN - away_KN
+    if strategies.uses("offload_activation_modules"):
+        named_KN = summed(
+            held_KN * each for held_KN, each in zip(stages.layers_JKN, offloaded_bytes(batch), strict=True)
+        )
+        named_KN = (layers_KN - 1.0).clip(0.0) / np.maximum(stages.total_KN, 1.0) * named_KN
+        away_KN, micro_KN = away_KN + named_KN, micro_KN - named_KN
     if job.mtp_num_layers:
         micro_KN = micro_KN + np.where(stages.head_KN, job.mtp_num_layers * table.mtp_bytes, 0.0)
     return micro_KN, away_KN, transient_KN

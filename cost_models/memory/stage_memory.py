@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
+from cost_models.memory.batch import NOTHING
 from cost_models.memory.constants import HOST_PROCESS_BYTES, PROCESS_SPREAD
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
@@ -26,7 +27,16 @@ _MOST_KEPT = 4096
 _BLOCK_CELLS = 1 << 15
 """Slots times strategies that are priced at a time. The terms of so many (a quarter of a MiB each) stay in the processor's cache, and the
 allocator hands the same pages out again, where larger ones would be mapped and filled with zeros anew for every term."""
-_BY_STRATEGY = ("allocated", "reserved", "device", "device_low", "device_high", "hole", "host_bytes_per_node")
+_BY_STRATEGY = (
+    "allocated",
+    "reserved",
+    "device",
+    "device_low",
+    "device_high",
+    "hole",
+    "host_bytes_per_node",
+    "nvme_bytes_per_node",
+)
 _BY_SLOT = ("allocated_KN", "device_KN", "peak_moment_KN")
 
 
@@ -51,6 +61,8 @@ class StageMemory:
     host_bytes_per_node: Floats
     """Host memory that offloaded state, parameters and activations of a node's ranks need, 0 where nothing is
     offloaded. [M-16]"""
+    nvme_bytes_per_node: Floats
+    """What a node's ranks keep on its drives, 0 where nothing lies there. [M-24]"""
     job: Job
     strategies: Strategies
     kept: Moments | None
@@ -123,10 +135,18 @@ def _of_block(job: Job, strategies: Strategies) -> StageMemory:
         device_high=high_KN.max(axis=0),
         hole=(1.0 + traits.spread_high) * largest_hole_bytes(found),
         host_bytes_per_node=host * ranks_per_node(job.cluster, strategies),
+        nvme_bytes_per_node=_on_drives(job, strategies, found),
         job=job,
         strategies=strategies,
         kept=found if len(strategies) <= _MOST_KEPT else None,
     )
+
+
+def _on_drives(job: Job, strategies: Strategies, found: Moments) -> Floats:
+    drives_KN = found.states.drives_KN
+    if drives_KN is NOTHING:
+        return np.zeros(len(strategies))
+    return np.asarray(drives_KN.max(axis=0) * ranks_per_node(job.cluster, strategies))
 
 
 def _peak(found: Moments) -> tuple[Floats, Ints]:

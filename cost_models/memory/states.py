@@ -6,7 +6,7 @@ corresponding share of the latter, hold one copy of what is sharded. Array suffi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from cost_models.layers.trained import adapter_elements, frozen_layer_elements, 
 from cost_models.memory.adapted import base_bytes, stored_base, trains_all
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import HOST_BUFFER_RATIO
+from cost_models.memory.drives import on_drives, uses_drives
 from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategies.strategy import Floats, Strategies
 
@@ -51,6 +52,8 @@ class StageStates:
     """Bytes of gradients that are held when a later micro-batch's loss and backward run."""
     gradients_exist: Floats
     """1 where gradients are held before the step's last backward, else 0, shape (N,)."""
+    drives_KN: Floats = field(default_factory=lambda: NOTHING)
+    """Bytes of a rank on its node's drives."""
 
 
 def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
@@ -123,7 +126,7 @@ def stage_states(batch: Batch) -> StageStates:
     if not trains_all(job):
         return _partly_trained(batch, dense_KN, expert_KN)
     dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
-    parts = {field.name: dense_KN * getattr(dense, field.name) for field in fields(StateBytes)}
+    parts = {part.name: dense_KN * getattr(dense, part.name) for part in fields(StateBytes)}
     elements_KN = dense_KN
     if job.model.moe is not None:
         expert = state_bytes(job, traits, strategies, shard=strategies.expert_shard_size)
@@ -136,7 +139,13 @@ def stage_states(batch: Batch) -> StageStates:
     # Frameworks that free gradients between steps have none at a step's first loss; with several micro-batches the
     # later ones find those of the earlier. Deferred reductions hold them unsharded instead, which `communication`
     # counts [M-9].
-    return _with_early_gradients(batch, parts, elements_KN, elements_KN)
+    states = _with_early_gradients(batch, parts, elements_KN, elements_KN)
+    if not uses_drives(strategies):
+        return states
+    owned_KN = dense_KN / strategies.zero_shard_size + (elements_KN - dense_KN) / strategies.expert_shard_size
+    held = BYTES_PER[job.training.main_param_dtype] + optimizer_state_bytes(job.training, traits)
+    drives_KN, less_KN = on_drives(job, strategies, owned_KN=owned_KN, state_bytes=held)
+    return replace(states, bytes_KN=replace(states.bytes_KN, host=states.bytes_KN.host - less_KN), drives_KN=drives_KN)
 
 
 def _with_early_gradients(
@@ -153,7 +162,7 @@ def _partly_trained(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> StageS
     job, traits, strategies = batch.job, batch.traits, batch.strategies
     trained_KN, trained_expert_KN, linear_KN = _trained_elements(batch, dense_KN, expert_KN)
     dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
-    parts = {field.name: trained_KN * getattr(dense, field.name) for field in fields(StateBytes)}
+    parts = {part.name: trained_KN * getattr(dense, part.name) for part in fields(StateBytes)}
     expert = state_bytes(job, traits, strategies, shard=strategies.expert_shard_size)
     parts = {name: value + trained_expert_KN * getattr(expert, name) for name, value in parts.items()}
     adapts = job.training.adapter is not None

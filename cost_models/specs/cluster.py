@@ -63,6 +63,16 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Nvme:
+    """The NVMe drives of one node together."""
+
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    capacity_bytes: float | None = None
+    """Room for offloaded state; None where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Equal nodes of equal GPUs. For several kinds of node there is a `PooledCluster`, with one of these for each."""
 
@@ -84,6 +94,8 @@ class Cluster:
     """Bandwidth between one GPU and host memory in one direction, while every GPU of the node copies."""
     host_adam_bytes_per_s: float = 0.0
     """Memory traffic of a node's optimizer updates on its processors, all ranks together; 0 means nominal."""
+    nvme: Nvme | None = None
+    """None where nobody states any: nothing is offloaded to drives that nobody names."""
     reserved_memory_bytes: float = 0.0
     price_per_gpu_hour: float | None = None
     reliability: Reliability | None = None

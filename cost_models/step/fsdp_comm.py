@@ -31,6 +31,15 @@ from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.stage_parameters import rank_parameters, trained_rank_parameters
 from cost_models.step.unit_collectives import listed_calls, reduce_across, split_calls
+from cost_models.step.zero_plus import (
+    QUANTIZED_AXES,
+    Matrices,
+    exchanged,
+    gathered,
+    layer_matrices,
+    quantizes,
+    vocabulary_matrix,
+)
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
@@ -115,8 +124,9 @@ def expert_tensors(job: Job) -> float:
 
 def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
     """Link seconds of the collectives of layers, embedding and head, per distinct combination of FSDP_AXES. [C-14]"""
-    cases = combinations_of(strategies, FSDP_AXES)
-    *seconds_4JU, tier = kept_columns(job, "units", cases.rows, FSDP_AXES, lambda rows: _columns(job, rows))
+    axes = (*FSDP_AXES, *QUANTIZED_AXES) if quantizes(strategies) else FSDP_AXES
+    cases = combinations_of(strategies, axes)
+    *seconds_4JU, tier = kept_columns(job, "units", cases.rows, axes, lambda rows: _columns(job, rows))
     one_group = not keeps_copies(cases.rows).any()
     # The embedding and the head follow the layers of each kind.
     layers, embedding, head = (
@@ -153,16 +163,17 @@ def _columns(job: Job, rows: Strategies) -> Columns:
         calls = parameter_tensors(job, kind) + adapter_tensors(job, kind) if per_tensor else 1.0
         unit, found = _unit_s(
             job, _gathered(job, kind, rows, dense, reduced, weight=layer_weight), weight=layer_weight, grad=grad,
-            calls=calls, groups_of=_dense_groups(placements), reduced=reduced,
+            calls=calls, groups_of=_dense_groups(placements), reduced=reduced, matrices=layer_matrices(job, kind, routed=False),
         )  # fmt: skip
         tier = np.maximum(tier, found)
         if expert.any():
             tensors = expert_tensors(job) if per_tensor else 1.0
             # The copies that hpZ keeps in smaller groups are modelled for dense parameters alone.
-            shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica)
+            shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica, rows)
             routed, found = _unit_s(
-                job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards, reduced=routed_reduced
-            )
+                job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards, reduced=routed_reduced,
+                matrices=layer_matrices(job, kind, routed=True),
+            )  # fmt: skip
             unit += routed
             tier = np.maximum(tier, found)
         units.append(unit)
@@ -175,6 +186,7 @@ def _columns(job: Job, rows: Strategies) -> Columns:
             calls=1.0,
             groups_of=_dense_groups(placements),
             reduced=reduced,
+            matrices=vocabulary_matrix(job),
         )[0]
         for elements, reduced in ((held.embedding, trained.embedding), (held.head_unit, trained.head_unit))
     ]
@@ -202,14 +214,15 @@ def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
     )
 
 
-Groups = tuple[Placement, Placement, Placement | None]
-"""Groups of a unit: those that keep its parameters between uses, those that share its state, those across the copies of it."""
+Groups = tuple[Placement, Placement, Placement | None, Strategies]
+"""Groups of a unit: those that keep its parameters between uses, those that share its state, those across the copies of it;
+and whose groups these are."""
 
 
 def _dense_groups(placements: StrategyPlacements) -> Groups:
     state = placements.zero_shard
     kept = placements.param_shard if keeps_copies(placements.strategies).any() else state
-    return kept, state, placements.zero_replica
+    return kept, state, placements.zero_replica, placements.strategies
 
 
 def keeps_copies(strategies: Strategies) -> Bools:
@@ -218,14 +231,27 @@ def keeps_copies(strategies: Strategies) -> Bools:
 
 
 def _unit_s(
-    job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups, reduced: Floats
+    job: Job,
+    elements: Floats,
+    *,
+    weight: float,
+    grad: float,
+    calls: float,
+    groups_of: Groups,
+    reduced: Floats,
+    matrices: Matrices,
 ) -> tuple[UnitSeconds, Codes]:
     """Link seconds of one unit with this many `elements` per rank before sharding, `reduced` of them with gradients, and their tier, shape (U,). [C-14]"""
-    kept, state, replica = groups_of
+    kept, state, replica, rows = groups_of
     price = listed_calls if job.framework.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
     scatter = price(job, "reduce_scatter", reduced * grad, state, calls)
+    if quantizes(rows):
+        one = first is gather
+        gather = gathered(job, gather, rows, elements, kept, calls)
+        first = gather if one else gathered(job, first, rows, elements, state, calls)
+        scatter = exchanged(job, scatter, rows, reduced, matrices, state)
     across = reduce_across(job, reduced * grad, state, replica, calls)
     tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier

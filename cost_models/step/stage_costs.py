@@ -29,6 +29,7 @@ from cost_models.step.fsdp_comm import (
 from cost_models.step.optimizer import accumulation_s, unit_copies_s
 from cost_models.step.pipeline import unpaired_fraction
 from cost_models.step.stage_parameters import RankParameters, rank_parameters, trained_rank_parameters
+from cost_models.step.zero_plus import quantising_s, quantizes
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
@@ -165,7 +166,7 @@ def _per_micro_batch(
         idle_JN = np.maximum(idle_JN - copies_JN, 0.0)
         # The device is idle while it waits for the host, so that they cost what exceeds the wait.
         copies_JN = np.maximum(copies_JN - waits_JN, 0.0)
-    link_JN = link.layer_JN + copies_JN
+    link_JN = _with_quantising(job, strategies, held, link.layer_JN + copies_JN, where)
     unpaired_JN = np.zeros_like(again_JN)
     if strategies.overlap_moe_all_to_all.any():
         unpaired_JN = unpaired_fraction(strategies) * spread(layers.alone_JU)
@@ -197,6 +198,16 @@ def _per_micro_batch(
         unpaired_JN=unpaired_JN,
     )
     return per, link.tier
+
+
+def _with_quantising(job: Job, strategies: Strategies, held: RankParameters, link_JN: Floats, where: Bools) -> Floats:
+    """Seconds of a layer's traffic and of quantising it, shape (J, N). The embedding and the head, of which there is one, are left out."""
+    if not quantizes(strategies):
+        return link_JN
+    elements_JN = np.where(where, held.dense_JN + held.expert_JN, 0.0)
+    reductions = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
+    gathers = 1.0 + backward_gathers(job, strategies)
+    return link_JN + quantising_s(job, strategies, elements_JN, gathers=gathers, reductions=reductions)
 
 
 def hooked(job: Job, strategies: Strategies) -> Bools:

@@ -84,6 +84,23 @@ class FlexBackend(Choice):
     HYBRIDEP = 1, "hybridep"
 
 
+class OffloadDevice(Choice):
+    """Where offloaded state lies."""
+
+    CPU = 0, "cpu"
+    NVME = 1, "nvme"
+
+
+class OptimizerOverlap(Choice):
+    """What runs beside the host's update of the state that lies there."""
+
+    NONE = 0, "none"
+    PIPELINED = 1, "pipelined"
+    ZENFLOW = 2, "zenflow"
+
+
+OFFLOAD_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+"""What Megatron's `--offload-modules` names: megatron/core/transformer/transformer_config.py, core 0.16 and later."""
 RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
 """Megatron's selective recompute modules; bit i of `recompute_modules` stands for entry i."""
 MOE_MODULE = 1 << RECOMPUTE_MODULES.index("moe")
@@ -121,6 +138,9 @@ class StrategyField:
     """Whether it keeps its default in a search unless the request fixes it or lists values."""
     is_listed: bool = True
     """Whether `constraints.allowed` may list values for it."""
+    is_rare: bool = False
+    """Whether few requests name it: a strategy that leaves it at its default does not write it, and a batch of such strategies does not
+    store it, so that it costs them nothing."""
     stored_as: str = ""
     """Column of `Strategies`, where it is not the name with `_` for the dot."""
 
@@ -211,6 +231,16 @@ FIELDS: tuple[StrategyField, ...] = (
         "Number of ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS).", is_knob=True,
     ),
     StrategyField(
+        "zero_quantized_weights", "flag",
+        "Whether parameters are gathered in 8 bits (ZeRO++ qwZ). It rounds what is computed. Default false.",
+        default=False, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
+        "zero_quantized_gradients", "flag",
+        "Whether gradients are exchanged in 4 bits (ZeRO++ qgZ). It rounds what is computed. Default false.",
+        default=False, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
         "grad_sync", "choice",
         "Whether gradients are reduced after the last micro-batch or after each. Default: last for zero 0 and 1, each for 2 and 3. "
         "It is last, too, for several micro-batches of transformers' or Liger's modules under FSDP, whose usual loops "
@@ -282,12 +312,35 @@ FIELDS: tuple[StrategyField, ...] = (
         "offload.activation_layers", "count",
         "Number of layers of each stage whose saved activations go to the host. Default 0.", default=0, is_knob=True,
     ),
+    StrategyField(
+        "offload.activation_modules", "set",
+        "Modules whose saved inputs go to the host, in every layer but a stage's last (Megatron's --offload-modules). Default none.",
+        values=OFFLOAD_MODULES, default=0, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
+        "offload.activation_fraction", "fraction",
+        "Share of what offload.activation_modules names that goes to the host. Default 1.", default=1.0, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
+        "offload.optimizer_device", "choice", "Where the offloaded optimizer state lies; the host's processors update it. Default cpu.",
+        values=_spellings(OffloadDevice), default=0, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
+        "offload.parameter_device", "choice", "Where offloaded parameters lie. Default cpu.",
+        values=_spellings(OffloadDevice), default=0, is_knob=True, is_rare=True,
+    ),
+    StrategyField(
+        "offload.optimizer_overlap", "choice",
+        "Whether reading, updating and writing the offloaded optimizer state run side by side (pipelined), or the update of most "
+        "gradients runs beside later steps (zenflow, which changes what is computed). Default none.",
+        values=_spellings(OptimizerOverlap), default=0, is_knob=True, is_rare=True,
+    ),
 )  # fmt: skip
 """In the order in which a strategy is written."""
 
 GROUPS: Mapping[str, str] = {
     "overlap": "Which communication runs beside computation. Default by framework.",
-    "offload": "What lives in host memory. Default: nothing.",
+    "offload": "What lives in host memory, or on the node's drives. Default: nothing.",
 }
 """The objects inside a strategy, with their descriptions."""
 
@@ -300,3 +353,5 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 WITH_CONSTANT_DEFAULT = tuple(field for field in FIELDS if field.default is not None)
 CONSTANT_DEFAULTS: Mapping[str, Any] = {field.column: field.default for field in WITH_CONSTANT_DEFAULT}
 """What the columns of these fields hold where a strategy leaves them out."""
+RARE: Mapping[str, Any] = {field.column: field.default for field in FIELDS if field.is_rare}
+"""Columns that a batch stores only where some strategy differs from these defaults."""

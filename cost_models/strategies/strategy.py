@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.strategies.fields import COLUMNS
+from cost_models.strategies.fields import COLUMNS, RARE
 from cost_models.strategies.layouts import Layouts
 
 Floats = NDArray[np.float64]
@@ -24,8 +24,15 @@ Codes = NDArray[np.int8]
 Bools = NDArray[np.bool_]
 
 
+class _Batch:
+    """What every batch knows beside its columns."""
+
+    _rare: tuple[str, ...] = ()
+    """Columns of `RARE` that some strategy may differ in. Batches that have any set it for themselves."""
+
+
 @dataclass(frozen=True)
-class Strategies:
+class Strategies(_Batch):
     """N strategies. Semantics are the contract's; codes are those of `cost_models.strategies.fields`."""
 
     tp: Floats
@@ -66,11 +73,42 @@ class Strategies:
     offload_optimizer_fraction: Floats
     offload_parameters: Bools
     offload_activation_layers: Floats
+    zero_quantized_weights: Bools
+    """This column and those after it are `RARE`: a batch without any of them reads their defaults and stores nothing."""
+    zero_quantized_gradients: Bools
+    offload_activation_modules: Codes
+    """Bit set over OFFLOAD_MODULES."""
+    offload_activation_fraction: Floats
+    offload_optimizer_device: Codes
+    offload_parameter_device: Codes
+    offload_optimizer_overlap: Codes
     layouts: Layouts
     """Shared by the whole batch; not an array over strategies."""
 
+    def __post_init__(self) -> None:
+        # `dataclasses.replace` hands over every column, also those that it was only lent (`__getattr__`).
+        held = self.__dict__
+        for name, default in RARE.items():
+            column = held[name]
+            if column.strides == (0,) and (not len(column) or column[0] == default):
+                del held[name]
+        held["_rare"] = tuple(name for name in RARE if name in held)
+
     def __len__(self) -> int:
         return len(self.tp)
+
+    @property
+    def uses_rare(self) -> bool:
+        """Whether any strategy may differ from the default of any column of `RARE`."""
+        return bool(self._rare)
+
+    def uses(self, name: str) -> bool:
+        """Whether any strategy of the batch may differ from the default of this column of `RARE`."""
+        return name in self._rare
+
+    def differs(self, name: str, index: int) -> bool:
+        """Whether strategy `index` differs from the default of this column of `RARE`."""
+        return self.uses(name) and bool(getattr(self, name)[index] != RARE[name])
 
     @cached_property
     def digits(self) -> dict[str, tuple[NDArray[Any], int]]:
@@ -107,19 +145,23 @@ class Strategies:
         """The strategies at these positions, or where the mask holds."""
         # A mask would be searched through once for each of the thirty columns.
         at = index.nonzero()[0] if index.dtype == np.bool_ else index
-        return _unchecked({name: getattr(self, name).take(at) for name in ARRAY_FIELDS} | {"layouts": self.layouts})
+        columns = {name: getattr(self, name).take(at) for name in self._stored}
+        return _unchecked(columns | {"layouts": self.layouts, "_rare": self._rare})
 
     def picked(self, index: Ints) -> Strategies:
         """The same as `take` for a short time: each column is taken when it is first read, and all of this batch lives on until then.
 
         A formula that is computed for distinct combinations reads a few of the columns, and where its table is known, none.
         """
-        return _unchecked({"_picked": (self, index), "layouts": self.layouts})
+        return _unchecked({"_picked": (self, index), "layouts": self.layouts, "_rare": self._rare})
 
     if not TYPE_CHECKING:  # to a type checker every other name would then be an attribute too
 
         def __getattr__(self, name: str) -> Any:
-            """A column of a picked batch that nobody has read before."""
+            """A column of a picked batch that nobody has read before, or one that is at its default everywhere."""
+            # One number repeated without memory of its own, which `__post_init__` and `take` know by its stride and by its absence.
+            if name in RARE and not self.uses(name):
+                return np.ndarray(len(self), DTYPES[name], _REPEATED[name], strides=(0,))
             if name not in DTYPES or "_picked" not in self.__dict__:
                 raise AttributeError(f"Strategies has no attribute {name!r}")
             # Two threads may both take a column; they find the same numbers, and either may keep its own.
@@ -129,7 +171,14 @@ class Strategies:
 
     def slice(self, start: int, end: int) -> Strategies:
         """The strategies from `start` on and before `end`, as views of these columns."""
-        return _unchecked({name: getattr(self, name)[start:end] for name in ARRAY_FIELDS} | {"layouts": self.layouts})
+        columns = {name: getattr(self, name)[start:end] for name in self._stored}
+        return _unchecked(columns | {"layouts": self.layouts, "_rare": self._rare})
+
+    @property
+    def _stored(self) -> tuple[str, ...]:
+        """Columns that some strategy's cost may depend on."""
+        # Nearly all batches use no rare one, and seven more columns would make taking rows a fifth slower.
+        return USUAL_FIELDS + self._rare if self._rare else USUAL_FIELDS
 
 
 def _unchecked(attributes: dict[str, Any]) -> Strategies:
@@ -140,6 +189,7 @@ def _unchecked(attributes: dict[str, Any]) -> Strategies:
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")
+USUAL_FIELDS: tuple[str, ...] = tuple(name for name in ARRAY_FIELDS if name not in RARE)
 DTYPES: Mapping[str, type] = {
     **{column: field.dtype for column, field in COLUMNS.items()},
     "num_micro_batches": np.float64,
@@ -149,19 +199,29 @@ DTYPES: Mapping[str, type] = {
 assert set(DTYPES) == set(ARRAY_FIELDS), set(DTYPES) ^ set(ARRAY_FIELDS)
 
 
+_REPEATED = {name: np.array([default], DTYPES[name]).tobytes() for name, default in RARE.items()}
+"""The default of each column of `RARE` in memory that nobody can write to."""
+
+
 def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:
-    """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type."""
-    cast: dict[str, Any] = {name: np.asarray(columns[name], DTYPES[name], order="C") for name in ARRAY_FIELDS}
+    """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type.
+
+    Columns of `RARE` may be left out.
+    """
+    # A listed value that is the default changes nothing, so that such batches are stored like those that do not name the field.
+    rare = [name for name, default in RARE.items() if name in columns and np.any(np.asarray(columns[name]) != default)]
+    cast: dict[str, Any] = {name: np.asarray(columns[name], DTYPES[name], order="C") for name in (*USUAL_FIELDS, *rare)}
     lengths = {len(column) if column.ndim else 1 for column in cast.values()}
     for name, column in cast.items():
         if column.shape != (max(lengths),):
             cast[name] = np.ascontiguousarray(np.broadcast_to(column, max(lengths)))
-    return _unchecked({**cast, "layouts": layouts})
+    return _unchecked({**cast, "layouts": layouts, "_rare": tuple(rare)})
 
 
 def concatenated(batches: Sequence[Strategies]) -> Strategies:
     """One batch of all rows, in order; every batch must share the same `layouts`."""
     # `layout` is an index into `layouts`, and means nothing in another table.
     assert all(batch.layouts is batches[0].layouts for batch in batches)
-    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in ARRAY_FIELDS}
-    return _unchecked({**columns, "layouts": batches[0].layouts})
+    rare = tuple(name for name in RARE if any(batch.uses(name) for batch in batches))
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in (*USUAL_FIELDS, *rare)}
+    return _unchecked({**columns, "layouts": batches[0].layouts, "_rare": rare})

@@ -19,9 +19,12 @@ from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.layers.parameters import count_parameters, padded_vocab_size
 from cost_models.layers.trained import trained_parameters
+from cost_models.step.fsdp_comm import backward_gathers
+from cost_models.step.zero_plus import node_traffic, quantizes
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.answer.mathematics import mathematics
 from planner.answer.methods import method_parts
 from planner.answer.whole_run import run_parts
 from planner.request.job_warnings import job_warnings
@@ -77,6 +80,7 @@ def evaluation_dict(
         repeated_flops = float(repeated_flops_per_token(job, strategies.take(np.array([index])))[0])
     run, run_assumed, qualified = run_parts(pooled, evaluated, index)
     method, method_assumed, crossing = method_parts(pooled, evaluated, index)
+    computed, changes = mathematics(strategies, index, method=pooled.jobs[0].method)
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
@@ -112,7 +116,10 @@ def evaluation_dict(
             **({} if collectives is None else {"collectives": collectives}),
         },
         # What the training states, such as its precision, is the user's own choice, which counts as exact.
+        "mathematics": computed,
+        "changes": changes,
         **method,
+        **_traffic(job, strategies, index),
         "overlap_conditions": conditions,
         "run": run,
         "warnings": [*job_warnings(pooled), *qualified, *crossing],
@@ -137,6 +144,21 @@ def invalid_dict(
         "changes": [],
         "warnings": [] if job is None else job_warnings(job),
     }
+
+
+def _traffic(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
+    """What nodes receive of each other's parameters and gradients, where a strategy keeps or quantises any for the sake of it."""
+    # Plain stage 3 moves three times the parameters, which nobody needs to be told of every plan.
+    copied = strategies.zero_param_shard_size[index] < strategies.zero_shard_size[index]
+    if strategies.zero[index] != 3 or not (copied or quantizes(strategies)):
+        return {}
+    row = strategies.take(np.array([index]))
+    found = node_traffic(job, row, regathers=backward_gathers(job, row))
+    parts = {
+        name: float(getattr(found, name)[0])
+        for name in ("forward_gather", "backward_gather", "reduction", "first", "later")
+    }
+    return {"node_traffic": {"parameter_bytes": _num_parameters(job) * job.training.gather_bytes, **parts}}
 
 
 def _learnt_range(evaluated: Evaluated, index: int) -> dict[str, float]:
@@ -192,9 +214,17 @@ def _pool_reasons(its: PoolMemory, index: int, *, job: Job) -> list[Reason]:
     if verdict == Verdict.FITS:
         return unknown
     found = []
-    if its.host_exceeded[index]:
-        assert job.cluster.host_memory_bytes is not None
-        needed, had = float(memory.host_bytes_per_node[index]) / GIB, job.cluster.host_memory_bytes / GIB
+    drives = job.cluster.nvme
+    if drives is not None and drives.capacity_bytes is not None:
+        needed, had = float(memory.nvme_bytes_per_node[index]) / GIB, drives.capacity_bytes / GIB
+        if needed > had:
+            message = f"offloaded state needs {needed:,.1f} GiB on the drives of each node, but nvme.capacity_gib is {had:,.1f}"
+            found.append(
+                _reason("nvme-capacity", message, "Shard over more nodes, offload to the host's memory, or add drives.")
+            )
+    host = job.cluster.host_memory_bytes
+    if its.host_exceeded[index] and host is not None and memory.host_bytes_per_node[index] > host:
+        needed, had = float(memory.host_bytes_per_node[index]) / GIB, host / GIB
         message = (
             f"offloaded state needs {needed:.1f} GiB of host memory on each node, but host_memory_gib is {had:.1f}"
         )
@@ -255,6 +285,7 @@ def _memory_totals(its: PoolMemory, position: int, *, job: Job) -> dict[str, Any
         "peak_device_range_bytes": [float(memory.device_low[position]), float(memory.device_high[position])],
         "capacity_bytes": job.cluster.capacity_bytes,
         "host_bytes_per_node": float(memory.host_bytes_per_node[position]),
+        **({"nvme_bytes_per_node": drives} if (drives := float(memory.nvme_bytes_per_node[position])) else {}),
     }
 
 

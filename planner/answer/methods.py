@@ -11,7 +11,7 @@ from cost_models.job import Job, PooledJob
 from cost_models.layers.trained import trained_parameters
 from cost_models.replicas.groups import has_groups, num_groups
 from cost_models.replicas.powersgd import layer_elements, model_elements
-from cost_models.specs.method import CompressionKind, SyncMethod
+from cost_models.specs.method import CompressionKind, Method, SyncMethod
 from cost_models.step.exchange import volume
 from cost_models.step.total import groups_outer
 from cost_models.strategies.strategy import Strategies
@@ -51,9 +51,9 @@ _COMPRESSION_CHANGES: dict[CompressionKind, tuple[str, str, str]] = {
 
 
 def method_parts(pooled: PooledJob, evaluated: Evaluated, index: int) -> tuple[Document, Document, list[str]]:
-    """Fields of an evaluation, what is assumed by contract field, and codes of what qualifies it."""
+    """The field `exchange` of an evaluation where it has one, what is assumed by contract field, and codes of what qualifies it."""
     job = pooled.jobs[0]
-    found: Document = {"mathematics": job.method.mathematics, "changes": _changes(job)}
+    found: Document = {}
     if job.is_plain or pooled.cluster.lists_pools:
         return found, {}, []
     row = evaluated.strategies.take(np.array([index]))
@@ -71,8 +71,9 @@ def method_parts(pooled: PooledJob, evaluated: Evaluated, index: int) -> tuple[D
 
 
 # The words name what is done, so that nobody has to look up a method to see what it does to the numbers.
-def _changes(job: Job) -> list[Document]:
-    sync, compression = job.method.sync, job.method.compression
+def changes_of_method(method: Method) -> list[dict[str, str]]:
+    """Each thing that replicas do otherwise than summing all gradients at every step."""
+    sync, compression = method.sync, method.compression
     told = [_SYNC_CHANGES.get(sync.method), _COMPRESSION_CHANGES.get(compression.kind)]
     names = {
         "sync_every": max(sync.sync_every, compression.sync_every), "topology": sync.topology, "rank": compression.rank,

@@ -34,7 +34,7 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: 
     """
     asked = {COLUMNS[column].name for column in space.knobs} | set(space.chosen) | set(given)
     parts = (_of_overlaps(space), _of_framework(space), _of_experts(space, on_pools=on_pools), _of_degrees(space))
-    reasons = dict(chain.from_iterable(parts))
+    reasons = dict(chain.from_iterable((*parts, _of_rounding(space))))
     if (
         "recompute_modules" not in asked
         and len(space.degrees)
@@ -62,6 +62,13 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: 
 def _chooses_modules(space: Space) -> bool:
     """Whether the search chooses what selective recomputation repeats."""
     return Recompute.SELECTIVE in space.recompute_modes and space.job.framework.choices.recompute_modules
+
+
+def _of_rounding(space: Space) -> Iterator[tuple[str, str]]:
+    # Both are options of the optimizer that has hpZ.
+    if space.job.framework.param_shard_group_stages:
+        for name in ("zero_quantized_weights", "zero_quantized_gradients"):
+            yield name, f"It rounds what is computed, so that only requests that list it get it. {_LIST}"
 
 
 def _of_overlaps(space: Space) -> Iterator[tuple[str, str]]:

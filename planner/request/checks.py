@@ -48,6 +48,7 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
         message = "include asks for open_splits, which are searched with the models' own seconds and bytes, and corrections change these"
         problems.append(Problem("/include", message, "Leave open_splits out, or set corrections to 'none'."))
     problems += methods_not_run(asked, job)
+    problems += _changed_mathematics(asked)
     problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
     if problems:
         raise InvalidInputError(problems)
@@ -153,6 +154,7 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         where = "allowed" if allowed.schedule else "fixed"
         message = f"schedule is {unpriced[0]!r}, which is not modelled on pools"
         problems.append(Problem(f"/constraints/{where}/schedule", message, hint, "pools-not-supported"))
+    problems += _modules_on_pools(asked, hint)
     if _offloads_activations(asked):
         message = "offload.activation_layers is above 0, but offloading activations is not modelled on pools"
         where = "allowed" if allowed.offload and allowed.offload.activation_layers else "fixed"
@@ -168,6 +170,31 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         problems.append(Problem(f"/constraints/{where}/vpp", message, other, "pools-not-supported"))
     if problems:
         raise NotModelledError(problems)
+
+
+def _modules_on_pools(asked: PlanRequest, hint: str) -> list[Problem]:
+    """The problem of modules whose activations go to the host on a cluster of several kinds of node."""
+    for where in ("allowed", "fixed"):
+        offload = getattr(asked.constraints, where).offload
+        if offload is not None and offload.activation_modules:
+            message = "offload.activation_modules names modules, but offloading activations is not modelled on pools"
+            at = f"/constraints/{where}/offload/activation_modules"
+            return [Problem(at, message, hint, "pools-not-supported")]
+    return []
+
+
+def _changed_mathematics(asked: PlanRequest) -> list[Problem]:
+    """Problems of values that change what a step computes: plans hold exact strategies, and rounded ones where they are listed."""
+    found = []
+    for where in ("allowed", "fixed"):
+        offload = getattr(asked.constraints, where).offload
+        # `fixed` holds one value and `allowed` a list of them.
+        given = None if offload is None else offload.optimizer_overlap
+        if given == "zenflow" or (isinstance(given, tuple) and "zenflow" in given):
+            message = "offload.optimizer_overlap 'zenflow' changes what a step computes, and plans hold none that do"
+            hint = "Take 'zenflow' out, and evaluate the strategy as a row to see what it takes."
+            found.append(Problem(f"/constraints/{where}/offload/optimizer_overlap", message, hint))
+    return found
 
 
 def _offloads_activations(asked: PlanRequest) -> bool:

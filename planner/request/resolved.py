@@ -13,7 +13,7 @@ from cost_models import presets
 from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
-from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
+from cost_models.specs.cluster import Cluster, Gpu, Nvme, PooledCluster
 from cost_models.specs.collectives import Collectives
 from cost_models.specs.method import Islands
 from cost_models.specs.model import Model
@@ -104,6 +104,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "host_memory_gib": None if cluster.host_memory_bytes is None else cluster.host_memory_bytes / GIB,
         "host_link_gb_per_s": cluster.host_link_bytes_per_s / GB or None,
         "host_adam_gb_per_s": cluster.host_adam_bytes_per_s / GB or None,
+        "nvme": _nvme_document(cluster.nvme),
         "reserved_memory_gib": cluster.reserved_memory_bytes / GIB,
         "price_per_gpu_hour": cluster.price_per_gpu_hour,
         "reliability": _reliability_document(cluster.reliability),
@@ -169,6 +170,19 @@ def _adapter_document(adapter: Adapter) -> Document:
     document["rank_pattern"] = dict(adapter.rank_pattern) or None
     document["modules_to_save"] = list(adapter.modules_to_save) or None
     return _stated(document)
+
+
+def _nvme_document(its: Nvme | None) -> Document | None:
+    """A node's drives, in GB/s and GiB."""
+    if its is None:
+        return None
+    return _stated(
+        {
+            "read_gb_per_s": its.read_bytes_per_s / GB,
+            "write_gb_per_s": its.write_bytes_per_s / GB,
+            "capacity_gib": None if its.capacity_bytes is None else its.capacity_bytes / GIB,
+        }
+    )
 
 
 def _reliability_document(its: Reliability | None) -> Document | None:

@@ -20,11 +20,13 @@ from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
 from planner.rules.offload import OFFLOAD_RULES
+from planner.rules.offload_places import OFFLOAD_PLACE_RULES
 from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
+from planner.rules.zero_plus import ZERO_PLUS_RULES
 
 # The order is part of the answer: a strategy that breaks several rules is counted under the first, and that one's change is
 # suggested. Hardware comes first, since it rules out the whole job; then what is commonest and easiest to understand (ranks,
@@ -40,6 +42,8 @@ RULES: tuple[Rule, ...] = (
     *RECOMPUTE_RULES,
     *OFFLOAD_RULES,
     *REPLICA_RULES,
+    *ZERO_PLUS_RULES,
+    *OFFLOAD_PLACE_RULES,
 )
 
 __all__ = [
@@ -109,6 +113,16 @@ def active_rules(job: Job) -> tuple[Rule, ...]:
     return active
 
 
+Numbered = tuple[tuple[int, Rule], ...]
+
+
+@lru_cache(maxsize=2048)
+def _numbered(job: Job) -> tuple[Numbered, Numbered]:
+    """The job's rules with their bits: those on the usual columns, and those on rare ones, which most batches skip together."""
+    every = tuple(enumerate(active_rules(job)))
+    return tuple(each for each in every if not each[1].rare), tuple(each for each in every if each[1].rare)
+
+
 @lru_cache(maxsize=2048)
 def _rules_of(framework: Framework, version: str) -> tuple[Rule, ...]:
     """The rules of a framework's version; mixed rows bring a job each, but only a few versions."""
@@ -119,7 +133,10 @@ def violations(job: Job, strategies: Strategies) -> Violations:
     """Which of the job's rules each strategy breaks."""
     active = active_rules(job)
     flags = np.zeros(len(strategies), dtype=np.int64)
-    for bit, rule in enumerate(active):
+    usual, rare = _numbered(job)
+    for bit, rule in (*usual, *rare) if strategies.uses_rare else usual:
+        if rule.rare and not strategies.uses(rule.rare):
+            continue
         broken = rule.violated(job, strategies)
         if np.count_nonzero(broken):  # for few rows quicker than any()
             flags[broken] |= 1 << bit
@@ -140,6 +157,8 @@ def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str]
     number = {code: index for index, code in enumerate(rule_codes())}
     # Later rules are written first, so that earlier ones overwrite them.
     for rule in reversed(active_rules(job)):
+        if rule.rare and not strategies.uses(rule.rare):
+            continue
         if fields is None or rule_fields(rule, job, strategies.take(np.zeros(1, dtype=np.int64))) <= fields | _DERIVED:
             broken = rule.violated(job, strategies)
             if broken.any():

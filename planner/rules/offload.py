@@ -6,6 +6,7 @@ import numpy as np
 
 from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
+from cost_models.step.offload import is_offloaded
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, only
@@ -27,7 +28,7 @@ def _gather_without_reduce(_job: Job, s: Strategies) -> Bools:
 
 
 def _any_offload(_job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.offload_optimizer_fraction > 0) | s.offload_parameters | (s.offload_activation_layers > 0))
+    return is_offloaded(s)
 
 
 def _optimizer_offload(_job: Job, s: Strategies) -> Bools:

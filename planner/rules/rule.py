@@ -17,7 +17,7 @@ import numpy as np
 from cost_models.frameworks import precedes
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.strategies.fields import NAMES
+from cost_models.strategies.fields import FIELD, NAMES
 from cost_models.strategies.strategy import ARRAY_FIELDS, Bools, Codes, Floats, Strategies
 
 Violated = Callable[[Job, Strategies], Bools]
@@ -49,6 +49,8 @@ class Rule:
     """First framework version without the rule, read in the same way."""
     when: Callable[[Job], bool] | None = None
     """Whether this job can break the rule at all, decided without looking at a strategy."""
+    rare: str = ""
+    """Column of `RARE` at whose default no strategy breaks the rule; batches that do not use it skip the test."""
     smallest_change: str | None = None
     """The change of one field that would satisfy the rule; the hint stands in where there is none."""
 
@@ -132,7 +134,8 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
     """What a template may name: the strategy's fields, the job's sizes, and values that would satisfy a rule."""
     row = {name: _plain(getattr(strategies, name)[index].item()) for name in ARRAY_FIELDS}
     for name, spellings in NAMES.items():
-        row[name] = spellings[row[name]]
+        column = FIELD[name].column
+        row[column] = spellings[row[column]]
     model, training, cluster, moe = job.model, job.training, job.cluster, job.model.moe
     experts = moe.num_experts if moe else 0
     tp, ep = row["tp"], row["ep"]

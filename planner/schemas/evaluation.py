@@ -13,7 +13,7 @@ from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES
 from planner.schemas.base import ContractModel
 from planner.schemas.collectives import GroupCollective, TierName
 from planner.schemas.exchange import Exchange
-from planner.schemas.run import Change, Communication, OverlapCondition, Run
+from planner.schemas.run import Change, Communication, NodeTraffic, OverlapCondition, Run
 
 Verdict = Literal["fits", "at-risk", "oom", "invalid"]
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ else:
     PeakMoment, TimeTerm, MemoryTerm = Literal[PEAK_MOMENTS], Literal[TIME_NAMES], Literal[MEMORY_NAMES]
 ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
-    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "misses-target",
+    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "nvme-capacity", "misses-target",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
     "sequence-not-divisible", "sequence-parallel-needs-tp",
@@ -36,7 +36,7 @@ ReasonCode = Literal[
     "expert-parallel-unsupported", "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel",
     "dispatcher-unsupported",
     "zero-unsupported", "zero-with-pipeline", "zero-with-tensor-parallel", "zero-shard-size-not-divisible",
-    "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "optimizer-unsupported",
+    "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "zero-quantized-unsupported", "optimizer-unsupported",
     "recompute-unsupported", "recompute-modules-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
     "recipe-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
     "attention-unsupported-by-framework", "cross-entropy-unsupported",
@@ -95,6 +95,8 @@ class Memory(ContractModel):
     """Bytes that the driver offers a process, less reserved_memory_gib."""
     host_bytes_per_node: float
     """Bytes that all ranks of a node keep in the host's memory."""
+    nvme_bytes_per_node: float | None = None
+    """Bytes that all ranks of a node keep on its drives; given where there are any."""
     stages: list[StageReport] | None = None
     """Memory of every pipeline stage. Null in summaries over HTTP."""
 
@@ -174,6 +176,8 @@ class Evaluation(ContractModel):
     """What is done otherwise, where it is not exact."""
     exchange: Exchange | None = None
     """What replicas exchange; given with strategy.sync, strategy.compression and cluster.islands."""
+    node_traffic: NodeTraffic | None = None
+    """What nodes receive of each other in ZeRO-3; given where zero_param_shard_size or quantisation lowers it."""
     overlap_conditions: dict[Communication, OverlapCondition] | None = None
     """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
     run: Run | None = None

@@ -21,6 +21,26 @@ class Change(ContractModel):
     """Where this is said."""
 
 
+class NodeTraffic(ContractModel):
+    """What nodes receive of the parameters and gradients of one micro-batch, over parameter_bytes: 3 in plain ZeRO-3, 0.75 in ZeRO++.
+
+    A node of N holds 1/N of it already and receives the rest.
+    """
+
+    parameter_bytes: float
+    """Bytes of the model's parameters in the type in which they are gathered."""
+    forward_gather: float
+    """Gather of the first forward of a step, as a ratio."""
+    backward_gather: float
+    """Gathers of a backward, as a ratio."""
+    reduction: float
+    """Reduction of the gradients, as a ratio."""
+    first: float
+    """All of the first micro-batch of a step, as a ratio."""
+    later: float
+    """All of each further micro-batch, as a ratio."""
+
+
 class OverlapCondition(ContractModel):
     """Whether computation at the dense peak of the GPU could hide one kind of communication. The time of a step does not rest on it."""
 

@@ -88,11 +88,11 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in FIELDS:
         column = entry.column
+        if entry.is_rare and not strategies.differs(column, index):
+            continue
         value = entry.decoded(getattr(strategies, column)[index].item()) if column else _held_by(layout, entry)
-        if entry.group:
-            found.setdefault(entry.group, {})[entry.part] = value
-        else:
-            found[entry.name] = value
+        holder = found.setdefault(entry.group, {}) if entry.group else found
+        holder[entry.part] = value
     # Fields that say nothing for this strategy are left out or null, since giving them back would be refused.
     if found["recompute_method"] is None:
         found["recompute_num_layers"] = None

@@ -304,7 +304,7 @@ class Space:
             **{
                 field.column: np.full(n, field.default, field.dtype)
                 for field in FIELDS
-                if field.is_knob and field.default is not None
+                if field.is_knob and field.default is not None and not field.is_rare
             },
         }
         if self.falls_back and "offload_activation_layers" in columns:  # any number stands for all but the last layer

@@ -84,9 +84,26 @@ def _host_link(rig: Rig) -> Findings:
     device = torch.empty(size, dtype=torch.uint8, device=rig.device)
     down = rig.local(lambda _index: device.copy_(host, non_blocking=True))
     up = rig.local(lambda _index: host.copy_(device, non_blocking=True))
-    return {
-        "memory_bandwidth": [bandwidth("host_to_device", size, down), bandwidth("device_to_host", size, up)],
-    }
+    found = [bandwidth("host_to_device", size, down), bandwidth("device_to_host", size, up)]
+    return {"memory_bandwidth": [*found, _both_ways(rig, host, device, size)]}
+
+
+def _both_ways(rig: Rig, host: Any, device: Any, size: int) -> dict[str, Any]:
+    """A copy from pinned memory and one to it that begin together, on streams of their own, with other buffers than each other's."""
+    torch = rig.torch
+    other_host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    other_device = torch.empty(size, dtype=torch.uint8, device=rig.device)
+    aside = torch.cuda.Stream()
+
+    def copy(_index: int) -> None:
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            other_host.copy_(other_device, non_blocking=True)
+        device.copy_(host, non_blocking=True)
+        # What comes next begins when both are over, so that every repeat holds one copy each way.
+        torch.cuda.current_stream().wait_stream(aside)
+
+    return bandwidth("host_both_ways", 2.0 * size, rig.local(copy))
 
 
 def _slack(rig: Rig) -> Findings:

@@ -39,7 +39,9 @@ def drawn_row(draw: random.Random) -> dict[str, Any]:
         "sequence_parallel": pick([True, True, False]), "recompute": pick(["none", "selective", "full"]),
         "cp_comm": pick(["p2p", "a2a", "allgather"]), "moe_dispatcher": pick(["alltoall", "allgather", "flex"]),
         "overlap": pick([{}, {"grad_reduce": False}, {"tp_comm": True}, {"param_gather": False}, {"moe_all_to_all": True}]),
-        "offload": pick([{}, {}, {"optimizer_fraction": pick([0.25, 0.3, 1.0])}, {"activation_layers": 3}]),
+        "offload": pick([{}, {}, {"optimizer_fraction": pick([0.25, 0.3, 1.0])}, {"activation_layers": 3},
+                        {"activation_modules": pick([["core_attn"], ["attn_norm", "core_attn", "attn_proj"]])},
+                        {"optimizer_fraction": 1.0, "optimizer_overlap": "pipelined"}]),
         "zero_shard_size": pick([None, None, 4]),
     }  # fmt: skip
     if strategy["recompute"] == "full":

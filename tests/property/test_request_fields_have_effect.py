@@ -67,6 +67,8 @@ PAIRS = {
 RELIABILITY = {"gpu_mtbf_h": 1000.0, "restart_s": 600.0, "detect_s": 60.0, "spares": 1, "repair_h": 12.0}
 ISLANDS = {"count": 2, "link_gbit_per_s": 10, "latency_ms": 20}
 DILOCO = {"method": "diloco", "sync_every": 64, "fragments": 2, "delay_steps": 1}
+NVME = {"read_gb_per_s": 20.0, "write_gb_per_s": 10.0, "capacity_gib": 1000.0}
+ON_DRIVES = {"optimizer_fraction": 1.0, "optimizer_device": "nvme", "parameters": True, "parameter_device": "nvme"}
 STAGES_ON_POOLS = {"tp": 2, "pp": 4, "pool_per_stage": ["old", "old", "new", "new"]}
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
@@ -116,6 +118,11 @@ ROWS: dict[str, Json] = {
                    {"zero": 2, "offload": {"optimizer_fraction": 1.0}}),
     "offload-3": row(DENSE, {**H100, "host_memory_gib": 1000}, training("deepspeed"),
                      {"zero": 3, "offload": {"optimizer_fraction": 1.0, "parameters": True}}),
+    "drives": row(DENSE, {**H100, "host_memory_gib": 1000, "nvme": NVME}, training("deepspeed"), {"zero": 3, "offload": ON_DRIVES}),
+    "modules": row(DENSE, H100, training("megatron", framework_version="0.19"),
+                   {"tp": 2, "offload": {"activation_modules": ["core_attn"]}}),
+    "pools-drives": row(DENSE, pools_of({"gpu": "A100-SXM-80GB", "nvme": NVME}, {"gpu": TOY, "nvme": NVME}), training("deepspeed"),
+                        {"zero": 3, "dp": 8, "pool_per_stage": ["new"], "offload": ON_DRIVES}),
     "fsdp": row(DENSE, CUSTOM, training("fsdp", optimizer="adam-8bit"), {"zero": 2}),
     "math": row({**DENSE, "position_embedding": "learned", "max_position_embeddings": 4096}, H100,
                 training("megatron", attention="math", software_date="2022-06", dropout=0.1, cross_entropy="fused"),

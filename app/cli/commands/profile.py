@@ -76,6 +76,10 @@ def run(
             help="Framework that will be planned: what its layers cost the host is measured first.",
         ),
     ] = None,
+    drives: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder on the node's drives, to measure them; a GiB a rank is written."),
+    ] = None,
 ) -> None:
     """Measure this node, or under torchrun or srun all their nodes."""
     # Before anything is loaded: the budget covers what a user waits for, and importing torch takes seconds.
@@ -105,6 +109,7 @@ def run(
         fresh=fresh,
         allow_busy=allow_busy,
         framework=_known(framework),
+        drives=drives,
     )
     with _MeasuringLine(place, quiet=context.obj["quiet"]) as line:
         outcome = measure(settings, place, on_progress=line.keep)

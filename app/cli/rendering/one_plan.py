@@ -25,6 +25,7 @@ from app.cli.rendering.plan_footer import trained
 from app.cli.rendering.plan_table import console_width, title
 from app.cli.rendering.run_tables import collective_parts, condition_parts, run_parts
 from app.plan_cells import Json, seconds
+from app.report.words import BESIDE
 from cost_models.inputs.fields import WARNINGS
 from cost_models.units import GIB
 
@@ -179,12 +180,19 @@ def _offloaded(strategy: Mapping[str, Any], memory: Json) -> str:
     offload = strategy.get("offload") or {}
     parts = []
     if fraction := offload.get("optimizer_fraction"):
-        parts.append(f"{fraction:.0%} of the optimizer state, updated by the host")
+        beside = BESIDE[offload.get("optimizer_overlap", "none")]
+        place = " on drives" if offload.get("optimizer_device") == "nvme" else ""
+        parts.append(f"{fraction:.0%} of the optimizer state{place}, updated by the host{beside}")
     if offload.get("parameters"):
-        parts.append("the parameters between their uses")
+        place = " on drives" if offload.get("parameter_device") == "nvme" else ""
+        parts.append(f"the parameters{place} between their uses")
     if layers := offload.get("activation_layers"):
         parts.append(f"the saved activations of {layers} layers of each stage")
+    if modules := offload.get("activation_modules"):
+        parts.append(f"{offload.get('activation_fraction', 1.0):.0%} of what {', '.join(modules)} save")
     if not parts:
         return "Nothing is offloaded."
-    told = f"{'; '.join(parts)}, {memory['host_bytes_per_node'] / GIB:,.1f} GiB on each node."
+    drives = memory.get("nvme_bytes_per_node") or 0.0
+    told = f"{'; '.join(parts)}, {memory['host_bytes_per_node'] / GIB:,.1f} GiB on each node"
+    told += f" and {drives / GIB:,.1f} GiB on its drives." if drives else "."
     return told[0].upper() + told[1:]

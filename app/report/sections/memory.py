@@ -55,6 +55,7 @@ def memory_section(evaluation: Json, *, headroom_fraction: float | None) -> Sect
         limits=_limits(held, headroom_fraction),
         table=_table(kinds, runs),
         host=held.get("host_bytes_per_node") or 0.0,
+        drives=held.get("nvme_bytes_per_node") or 0.0,
         gib=gib,
     )
 

@@ -152,7 +152,7 @@ def _why_nothing(codes: Collection[str]) -> str:
     # Where targets or rules leave nothing, more memory would not help, and the headline must not say so.
     if "misses-target" in codes:
         return "No plan is as fast as the targets ask."
-    memory = {"out-of-memory", "at-risk-of-memory", "host-memory"}
+    memory = {"out-of-memory", "at-risk-of-memory", "host-memory", "nvme-capacity"}
     return "No plan fits." if memory & set(codes) else "No strategy can run as asked."
 
 

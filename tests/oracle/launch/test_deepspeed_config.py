@@ -24,6 +24,20 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"zero": 2, "offload": {"optimizer_fraction": 1.0}, "micro_batch_size": 2}, {"grad_dtype": "fp32"}),
     ({"recompute": "full", "offload": {"optimizer_fraction": 0.5, "parameters": True}}, {"optimizer": "sgd"}),
     ({"zero_param_shard_size": 4}, {"precision": "fp16"}),
+    ({"zero_quantized_weights": True, "zero_quantized_gradients": True}, {}),
+    (
+        {
+            "offload": {
+                "optimizer_fraction": 1.0,
+                "optimizer_device": "nvme",
+                "optimizer_overlap": "pipelined",
+                "parameters": True,
+                "parameter_device": "nvme",
+            }
+        },
+        {},
+    ),
+    ({"zero": 2, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, {}),
     ({"overlap": {"grad_reduce": False, "param_gather": False}}, {}),
     ({"zero": 1, "pp": 4}, {}),
     ({"zero": 2, "tp": 2}, {}),
@@ -51,7 +65,8 @@ def built(config: dict[str, Any], *, world: int, replicas: int) -> Any:
 def test_deepspeed_reads_the_plan(strategy: dict[str, Any], training: dict[str, Any]):
     plan = launch_plan({
         "model": {"preset": "llama-3.1-8b"},
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8,
+                    "nvme": {"read_gb_per_s": 25, "write_gb_per_s": 12}},
         "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "deepspeed", **training},
         "strategy": {"micro_batch_size": 1, **strategy},
     })  # fmt: skip
@@ -69,6 +84,13 @@ def test_deepspeed_reads_the_plan(strategy: dict[str, Any], training: dict[str, 
     optimizer, parameters = zero.offload_optimizer, zero.offload_param
     assert (optimizer.ratio if optimizer else 0.0) == named["offload"]["optimizer_fraction"]
     assert (parameters is not None) == named["offload"]["parameters"]
+    offload = named["offload"]
+    assert (optimizer is not None and optimizer.device == "nvme") == (offload.get("optimizer_device") == "nvme")
+    assert (optimizer is not None and optimizer.pipeline) == (offload.get("optimizer_overlap") == "pipelined")
+    assert (parameters is not None and parameters.device == "nvme") == (offload.get("parameter_device") == "nvme")
+    assert (zero.zenflow is not None) == (offload.get("optimizer_overlap") == "zenflow")
+    assert zero.zero_quantized_weights == named.get("zero_quantized_weights", False)
+    assert zero.zero_quantized_gradients == named.get("zero_quantized_gradients", False)
     assert zero.zero_hpz_partition_size == strategy.get("zero_param_shard_size", 1)
     enabled = (found.bfloat16_config.enabled, found.float16_config.enabled)
     assert enabled == (plan.training["precision"] == "bf16", plan.training["precision"] == "fp16")

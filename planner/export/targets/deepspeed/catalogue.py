@@ -23,6 +23,18 @@ EXPERTS_SINCE: Final = "0.19.2"
 PREFETCH: Final = "zero_optimization.stage3_prefetch_bucket_size"
 OPTIMIZER_DEVICE, OPTIMIZER_RATIO = (f"zero_optimization.offload_optimizer.{key}" for key in ("device", "ratio"))
 PARAMETER_DEVICE: Final = "zero_optimization.offload_param.device"
+PATHS: Final = ("zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path")
+"""Where a node's drives are mounted, which no plan knows: written as in DeepSpeed's own examples, to be replaced."""
+PIPELINES: Final = (
+    "zero_optimization.offload_optimizer.pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write",
+)
+ZENFLOW: Final = "zero_optimization.zenflow"
+ZENFLOW_SETTINGS: Final = {
+    "topk_ratio": 0.1, "update_interval": 4, "select_strategy": "auto", "select_interval": "auto", "full_warm_up_rounds": 0,
+    "overlap_step": True,
+}  # fmt: skip
+"""deepspeed/runtime/zenflow/zenflow_config.py; the ratio is its default, the interval that of DeepSpeed's example."""
 CPU_CHECKPOINTS: Final = "activation_checkpointing.cpu_checkpointing"
 INTERVAL, PARTITION, STAGES = (
     f"pipeline.{key}" for key in ("activation_checkpoint_interval", "partition", "stages")
@@ -69,6 +81,8 @@ DEGREES: Final = (
 ZERO: Final = (
     Spelling("zero_optimization.stage", "zero"),
     Spelling("zero_optimization.overlap_comm", "overlap.grad_reduce", when=_reduces),
+    Spelling("zero_optimization.zero_quantized_weights", "zero_quantized_weights", when=lambda q: q.matters("zero_quantized_weights")),
+    Spelling("zero_optimization.zero_quantized_gradients", "zero_quantized_gradients", when=lambda q: q.matters("zero_quantized_gradients")),
     Spelling("zero_optimization.zero_hpz_partition_size", "zero_param_shard_size", when=lambda q: q.matters("zero_param_shard_size")),
 )  # fmt: skip
 ROWS: Final = (*BATCH, *DEGREES, *ZERO)
@@ -77,11 +91,9 @@ FIXED: Final[tuple[tuple[str, Any, Any], ...]] = (
     ("zero_optimization.allgather_bucket_size", int(5e8), _shards(1, 2)),
     ("zero_optimization.contiguous_gradients", True, _shards(1, 2, 3)),
     ("zero_optimization.allgather_partitions", True, _shards()),
-    ("zero_optimization.reduce_scatter", True, _shards()),
+    ("zero_optimization.reduce_scatter", True, lambda q: q.matters("zero_quantized_gradients")),
     ("zero_optimization.sub_group_size", int(1e9), _shards()),
     ("zero_optimization.round_robin_gradients", False, _shards()),
-    ("zero_optimization.zero_quantized_weights", False, _shards()),
-    ("zero_optimization.zero_quantized_gradients", False, _shards()),
     ("prescale_gradients", False, _shards()),
     ("sparse_gradients", False, _shards()),
     ("communication_data_type", None, _shards()),
@@ -117,6 +129,6 @@ WITHOUT_COST: Final = frozenset({
     "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast", "fp16.consecutive_hysteresis",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero_optimization.stage3_gather_fp16_weights_on_model_save",
     "zero_optimization.offload_optimizer.pin_memory", "zero_optimization.offload_param.pin_memory", "zero_optimization.ignore_unused_parameters",
-    "gradient_clipping", SUPPORT, *(f"{OPTIMIZER_PARAMETERS}.{name}" for name in ("lr", "betas", "eps", "weight_decay", "bias_correction", "adam_w_mode")),
+    *PATHS, "gradient_clipping", SUPPORT, *(f"{OPTIMIZER_PARAMETERS}.{name}" for name in ("lr", "betas", "eps", "weight_decay", "bias_correction", "adam_w_mode")),
 })  # fmt: skip
 """What changes neither time nor memory as they are modelled, or is a part of every step: reports, checkpoints, scales, clipping."""

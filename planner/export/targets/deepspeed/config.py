@@ -136,7 +136,8 @@ def _say_optimizer(q: Quantities, config: dict[str, Any]) -> None:
 def _say_offload(q: Quantities, config: dict[str, Any]) -> None:
     fraction, zero = q["offload.optimizer_fraction"], q.peek("zero")
     if fraction:
-        put(config, keys.OPTIMIZER_DEVICE, "cpu")
+        put(config, keys.OPTIMIZER_DEVICE, q["offload.optimizer_device"] or "cpu")
+        _say_overlap(q, config)
         if zero == 3:
             put(config, keys.OPTIMIZER_RATIO, fraction)
         elif fraction != 1:
@@ -146,7 +147,12 @@ def _say_offload(q: Quantities, config: dict[str, Any]) -> None:
                 nearest={"offload.optimizer_fraction": 1.0},
             )
     if q["offload.parameters"]:
-        put(config, keys.PARAMETER_DEVICE, "cpu")
+        put(config, keys.PARAMETER_DEVICE, q["offload.parameter_device"] or "cpu")
+    for device, path in zip((keys.OPTIMIZER_DEVICE, keys.PARAMETER_DEVICE), keys.PATHS, strict=True):
+        # The engine refuses the device without a folder on the drives.
+        section, name = device.split(".")[1:]
+        if config["zero_optimization"].get(section, {}).get(name) == "nvme":
+            put(config, path, "/local_nvme")
     layers = q["offload.activation_layers"]
     if layers:
         every = max(q.plan.layers_per_stage)
@@ -154,6 +160,16 @@ def _say_offload(q: Quantities, config: dict[str, Any]) -> None:
             why = "cpu_checkpointing moves the inputs of all checkpointed layers"
             raise q.refusal("offload.activation_layers", why=why, nearest={"offload.activation_layers": every})
         put(config, keys.CPU_CHECKPOINTS, True)
+
+
+def _say_overlap(q: Quantities, config: dict[str, Any]) -> None:
+    overlap = q["offload.optimizer_overlap"]
+    if overlap == "pipelined":
+        for key in keys.PIPELINES:
+            put(config, key, True)
+    elif overlap == "zenflow":
+        for name, value in keys.ZENFLOW_SETTINGS.items():
+            put(config, f"{keys.ZENFLOW}.{name}", value)
 
 
 def said_units(q: Quantities) -> int:

@@ -130,11 +130,21 @@ def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:
 
 def _read_offload(settings: Settings, found: dict[str, Any]) -> None:
     device = peeked(settings, keys.OPTIMIZER_DEVICE)
-    if device in ("cpu", "none"):
-        settings.take(keys.OPTIMIZER_DEVICE, "offload.optimizer_fraction")
+    if device in ("cpu", "nvme", "none"):
+        settings.take(keys.OPTIMIZER_DEVICE, "offload.optimizer_fraction", "offload.optimizer_device")
         ratio = settings.value(keys.OPTIMIZER_RATIO, "offload.optimizer_fraction", default=1.0)
-        found["offload.optimizer_fraction"] = float(ratio) if device == "cpu" else 0.0
+        found["offload.optimizer_fraction"] = float(ratio) if device != "none" else 0.0
+    if device == "nvme":
+        found["offload.optimizer_device"] = device
+    piped = [settings.value(key, "offload.optimizer_overlap") for key in keys.PIPELINES]
+    # Either of the two chooses the swapper that pipelines both (offload_config.py, set_pipeline).
+    if device == "nvme" and True in piped:
+        found["offload.optimizer_overlap"] = "pipelined"
+    if settings.take_under(keys.ZENFLOW, "offload.optimizer_overlap") and device == "cpu":
+        found["offload.optimizer_overlap"] = "zenflow"
     device = peeked(settings, keys.PARAMETER_DEVICE)
-    if device in ("cpu", "none"):
-        settings.take(keys.PARAMETER_DEVICE, "offload.parameters")
-        found["offload.parameters"] = device == "cpu"
+    if device in ("cpu", "nvme", "none"):
+        settings.take(keys.PARAMETER_DEVICE, "offload.parameters", "offload.parameter_device")
+        found["offload.parameters"] = device != "none"
+    if device == "nvme":
+        found["offload.parameter_device"] = device

@@ -8,13 +8,14 @@ from planner.export.target import Variable
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 """The name that Megatron reads and every release of PyTorch takes."""
+OFFLOAD_VERSION = "NVTE_CPU_OFFLOAD_V1"
 _NO_LIMIT_SINCE = frozenset({"blackwell"})
 """Generations on which kernels start in the order of their streams' priorities, whatever the number of connections."""
 
 
 def environment(q: Quantities) -> tuple[Variable, ...]:
     """The variables, in the order in which the launch line sets them."""
-    return (*_connections(q), *_allocator(q))
+    return (*_connections(q), *_allocator(q), *_offloading(q))
 
 
 def _connections(q: Quantities) -> tuple[Variable, ...]:
@@ -35,6 +36,13 @@ def _connections(q: Quantities) -> tuple[Variable, ...]:
         )
         return (Variable(CONNECTIONS, "1", why),)
     return ()
+
+
+def _offloading(q: Quantities) -> tuple[Variable, ...]:
+    if not q.peek("offload.activation_modules"):
+        return ()
+    why = "Transformer Engine from 2.10 on would send weights to the host along with activations; Megatron asserts it."
+    return (Variable(OFFLOAD_VERSION, "1", why),)
 
 
 def _allocator(q: Quantities) -> tuple[Variable, ...]:

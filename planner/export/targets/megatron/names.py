@@ -99,6 +99,10 @@ STATES: tuple[Name, ...] = (
     Name("optimizer_offload_fraction", ("offload.optimizer_fraction",), "float", default=1.0),
     # A field of TransformerConfig before, which no option reached.
     Name("cpu_offloading_num_layers", ("offload.activation_layers",), since="0.16", default=0),
+    Name("overlap_cpu_optimizer_d2h_h2d", ("offload.optimizer_overlap",), "switch"),
+    Name("fine_grained_activation_offloading", ("offload.activation_modules",), "switch", since="0.16"),
+    Name("offload_modules", ("offload.activation_modules",), "texts", since="0.16"),
+    Name("activation_offload_fraction", ("offload.activation_fraction",), "float", since="0.19", default=1.0),
 )  # fmt: skip
 RECOMPUTE: tuple[Name, ...] = (
     Name("recompute_granularity", ("recompute",), "text"),

@@ -15,7 +15,7 @@ from planner.export.formats.arguments import LISTS_OPTIONS
 from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
-from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
+from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS, OFFLOAD_VERSION
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
 from planner.export.targets.megatron.names import ALL, NAMES, Name, Values
@@ -67,6 +67,7 @@ def read(settings: Settings) -> RowParts:
     ]
     training["expandable_segments"] = any("expandable_segments:True" in str(each) for each in allocator)
     settings.take(f"${CONNECTIONS}")
+    settings.take(f"${OFFLOAD_VERSION}")
     settings.pass_over(*(each.key for each in settings if each.key in OF_NO_PLAN or dashed(each.key) in OF_NO_PLAN))
     # Megatron-DeepSpeed hands the states to DeepSpeed's engine, which a row for Megatron Core cannot say.
     settings.doubt(_DEEPSPEED, "training.framework", "zero")

@@ -117,7 +117,15 @@ def _experts(values: Values) -> Part:
 def _offload(values: Values) -> Part:
     fraction = _of(values, "optimizer_offload_fraction") if _of(values, "optimizer_cpu_offload") else 0.0
     layers = _of(values, "cpu_offloading_num_layers")
-    return {"offload": {"optimizer_fraction": fraction, "activation_layers": layers}} if fraction or layers else {}
+    found: Part = {"optimizer_fraction": fraction, "activation_layers": layers} if fraction or layers else {}
+    if fraction and _of(values, "overlap_cpu_optimizer_d2h_h2d"):
+        found["optimizer_overlap"] = "pipelined"
+    # The list alone switches nothing on.
+    if _of(values, "fine_grained_activation_offloading") and values.get("offload_modules"):
+        found["activation_modules"] = list(values["offload_modules"])
+        if _of(values, "activation_offload_fraction") != 1.0:
+            found["activation_fraction"] = values["activation_offload_fraction"]
+    return {"offload": found} if found else {}
 
 
 def training_row(values: Values) -> Part:

@@ -124,6 +124,17 @@ def _offload(q: Quantities) -> Values:
         found |= {
             "optimizer_cpu_offload": True, "optimizer_offload_fraction": float(fraction), "use_precision_aware_optimizer": True,
         }  # fmt: skip
+        overlap = q.only(
+            "offload.optimizer_overlap", [None, "pipelined"], why="it overlaps copies alone with the host's update"
+        )
+        if overlap == "pipelined":
+            found["overlap_cpu_optimizer_d2h_h2d"] = True
+    modules = q["offload.activation_modules"]
+    if modules:
+        found |= {"fine_grained_activation_offloading": True, "offload_modules": tuple(modules)}
+        share = q["offload.activation_fraction"]
+        if share is not None:
+            found["activation_offload_fraction"] = float(share)
     layers = q["offload.activation_layers"]
     if layers:
         strategy, total = q.plan.strategy, q.peek("model.num_layers")

@@ -16,7 +16,7 @@ from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.adapters import FIELD, read_adapter
 from planner.export.targets.megatron.attributes import Part, leave_in_doubt, settings_of
-from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
+from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS, OFFLOAD_VERSION
 from planner.export.targets.megatron.front_end import scalar
 from planner.export.targets.megatron.names import NAMES, Values
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
@@ -150,7 +150,7 @@ def _model(values: Values) -> Values:
 
 def _take_others(settings: Settings) -> None:
     keys_of_no_plan = {each.key for each in settings if OF_NO_PLAN.match(each.key.lstrip("+"))}
-    settings.pass_over(f"${CONNECTIONS}", "$NCCL_GRAPH_REGISTER", *_ALWAYS, *keys_of_no_plan)
+    settings.pass_over(f"${CONNECTIONS}", f"${OFFLOAD_VERSION}", "$NCCL_GRAPH_REGISTER", *_ALWAYS, *keys_of_no_plan)
 
 
 _ALWAYS = frozenset({keys.REUSE, "--mock-data", "mixed_precision.autocast_enabled", "mixed_precision.fp8_amax_history_len",

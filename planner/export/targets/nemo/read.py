@@ -15,7 +15,7 @@ from planner.export.settings import InputFile, Setting, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.adapters import CANONICAL, DORA, FIELD, LORA, read_adapter
 from planner.export.targets.megatron.attributes import Part, leave_in_doubt, settings_of
-from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
+from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS, OFFLOAD_VERSION
 from planner.export.targets.megatron.front_end import scalar
 from planner.export.targets.megatron.names import NAMES, Values
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
@@ -77,7 +77,7 @@ def read(settings: Settings) -> RowParts:
         if adapter is not None:
             training[FIELD.rpartition(".")[2]] = adapter
     of_no_plan = {each.key for each in settings if OF_NO_PLAN.search(_key(each))}
-    settings.pass_over(f"${CONNECTIONS}", "$NCCL_GRAPH_REGISTER", "--mock-data", *of_no_plan)
+    settings.pass_over(f"${CONNECTIONS}", f"${OFFLOAD_VERSION}", "$NCCL_GRAPH_REGISTER", "--mock-data", *of_no_plan)
     return RowParts(
         training=training, strategy=strategy_row(stated, world_size=world_size), model=model_row(_model(stated)), world_size=world_size
     )  # fmt: skip

@@ -10,9 +10,7 @@ from planner.answer.not_searched import not_searched
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space, searched_values
 
-ALWAYS_DECIDED = {"recompute_per_stage", "pool_per_stage", "offload.optimizer_fraction", "offload.parameters"} | {
-    "offload.activation_layers"
-}
+ALWAYS_DECIDED = {"recompute_per_stage", "pool_per_stage", *(each.name for each in FIELDS if each.group == "offload")}
 """Of these the search has no choice: no framework is told counts by stage, pools are for several kinds of node, offload is one entry."""
 
 
@@ -27,6 +25,8 @@ def test_every_field_that_a_framework_has_is_searched_or_named(framework, mixtur
     absent = {
         "zero_param_shard_size": not job.framework.param_shard_group_stages,
         "grad_sync": not job.framework.accumulates_unreduced,
+        "zero_quantized_weights": not job.framework.param_shard_group_stages,
+        "zero_quantized_gradients": not job.framework.param_shard_group_stages,
         "cp_comm": len(choices.cp_comms) < 2,
         "moe_dispatcher": not mixture or len(choices.dispatchers) < 2,
         "flex_backend": not mixture or len(choices.dispatchers) < 2,

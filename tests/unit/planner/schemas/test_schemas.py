@@ -23,7 +23,8 @@ NOT_RULES = {
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",  # stages on pools
     "gpus-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch", "recompute-count-mismatch",
     "recompute-per-stage-mismatch",  # no strategy could be built
-    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "misses-target",  # it was priced
+    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "nvme-capacity",
+    "misses-target",  # it was priced
 }  # fmt: skip
 
 
@@ -144,8 +145,10 @@ def test_an_evaluate_row_ignores_other_top_level_fields():
 
 def test_the_answer_to_an_invalid_row_is_an_evaluation_without_numbers():
     answer = invalid_dict([{"code": "missing-field", "message": "m", "hint": "h"}], row_id="a")
-    # What is trained is said only of a job that does not train every parameter.
-    assert set(answer) == set(Evaluation.model_fields) - {"trainable_parameters", "stored_parameters", "exchange"}
+    # These are given only where not every parameter is trained, where replicas exchange something else than all gradients, and where
+    # ZeRO-3 lowers what crosses nodes.
+    absent = {"trainable_parameters", "stored_parameters", "exchange", "node_traffic"}
+    assert set(answer) == set(Evaluation.model_fields) - absent
     assert Evaluation.model_validate(answer).step_time_s is None
 
 
