@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -75,7 +75,7 @@ def _peaks(result: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _measured(kind: str, rounds: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _measured(kind: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     times = [each["step_time_s"] for each in rounds]
     measured: dict[str, Any] = {"step_time_s": median(times), "step_time_range_s": [min(times), max(times)]}
     measured["verdict"] = "fits"
@@ -87,7 +87,9 @@ def _measured(kind: str, rounds: list[Mapping[str, Any]]) -> dict[str, Any]:
     row = rounds[0]["row"]
     machine = rounds[-1]["machine"]
     notes = sorted({note for each in rounds for note in each["notes"]})
-    counted = f"{len(rounds)} round{'s' if len(rounds) > 1 else ''} of {', '.join(sorted({each['file'] for each in rounds}))}"
+    counted = (
+        f"{len(rounds)} round{'s' if len(rounds) > 1 else ''} of {', '.join(sorted({each['file'] for each in rounds}))}"
+    )
     host = f", host {machine['host_fingerprint']}" if "host_fingerprint" in machine else ""
     return {
         "id": f"own_trials_{kind}-{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:10]}",
