@@ -43,7 +43,7 @@ def trial_records(files: Sequence[Path] = ()) -> list[dict[str, Any]]:
 def _as_record(line: dict[str, Any]) -> dict[str, Any]:
     """A line of any of the files as a record: the first trials hold their row's fields beside what was measured."""
     if "row" in line:
-        return line
+        return line | ({"peak_allocated_bytes": None} if "memory_left_out" in line else {})
     row = {name: line[name] for name in ("id", "model", "cluster", "training", "strategy")}
     if "measured" in line:
         measured = line["measured"]

@@ -89,11 +89,12 @@ class Installation:
             agents.append(Part(f"agent-{number}", arguments, folder=folder, environment={}))
         return cls(folder, services, agents, addresses)
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer of the first service that gives one; None where none does."""
+    def call(self, method: str, path: str, body: object = None, *, key: str | None = None) -> Any:
+        """The answer of the first service that gives one; None where none does. `key` lets several be asked to make one thing."""
+        headers = {} if key is None else {"Idempotency-Key": key}
         for address in self.addresses:
             try:
-                answer = httpx2.request(method, address + path, json=body, timeout=10)
+                answer = httpx2.request(method, address + path, json=body, headers=headers, timeout=10)
             except httpx2.HTTPError:
                 continue
             if answer.is_success:
@@ -122,7 +123,7 @@ def with_faults(house: Installation) -> dict[str, Any]:
     body = {"backend": "export", "max_trials": MAX_TRIALS}
     ids = []
     for number in range(NUM_TUNINGS):
-        tuning = house.call("POST", "/v1/tunings", body | {"request": request_of(number)})
+        tuning = house.call("POST", "/v1/tunings", body | {"request": request_of(number)}, key=f"tuning-{number}")
         ids.append(tuning["id"])
     begun_at = time.monotonic()
     killed = Counter(_kill_some(house))

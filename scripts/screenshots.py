@@ -24,6 +24,7 @@ from pathlib import Path
 import meshwright
 from app.report.build import build_report
 from app.report.pages import report_file
+from app.report.tuning.page import tuning_file
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images"
@@ -38,7 +39,7 @@ class Picture:
     """A part of a page: from the top of one element to the bottom of another."""
 
     page: str
-    """The request whose report is shown, in examples/requests/; or a path of the service."""
+    """The request whose report is shown, in examples/requests/; a tuning that was kept, in data/; or a path of the service."""
     last: str
     """Selector of the last element that is shown."""
     first: str = ""
@@ -59,6 +60,7 @@ PICTURES = {
     "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",), width=880),
     "form": Picture("/", "main"),
     "what-if": Picture("mixtral-8x7b.json", "#what_if", first="#what_if", include=("what_if",)),
+    "tuning": Picture("data/measured_h200/tuning_1.json", "#trials figure", first="#order"),
     "swagger": Picture("/docs", "#operations-tag-evaluate"),
 }
 
@@ -101,7 +103,9 @@ def main(names: Sequence[str]) -> None:
 
 
 def report_of(picture: Picture) -> str:
-    """The report of a picture's request as one file."""
+    """The report of a picture's request, or of its tuning, as one file."""
+    if picture.page.startswith("data/"):
+        return tuning_file(json.loads((ROOT / picture.page).read_text(encoding="utf-8")))
     request = json.loads((ROOT / "examples" / "requests" / picture.page).read_text(encoding="utf-8"))
     if picture.include:
         request["include"] = list(picture.include)

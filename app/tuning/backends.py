@@ -35,8 +35,6 @@ _BYSTANDERS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "total_tokens": lambda _training: True,
     "tokens_per_parameter": lambda _training: True,
     "checkpoint": lambda _training: True,
-    # See `stand_ins`.
-    "attention_kernel": lambda training: training["attention_kernel"] == "flex",
     "recipe": lambda training: training["recipe"] is None,
 }
 """Fields of a training by name, each with whether it changes nothing in a step."""
@@ -138,17 +136,23 @@ def until_hopeless(hopeless: Hopeless | None, *, warm_up: int) -> Callable[[int,
     return goes_on
 
 
-def stand_ins(row: Mapping[str, Any]) -> list[str]:
-    """What trials with PyTorch's own parallelism run in place of something that the row names, in whole sentences."""
-    return [_FLEX] if row["training"].get("attention_kernel") == "flex" else []
+def stand_ins(row: Mapping[str, Any], device: Device) -> list[str]:
+    """What trials with PyTorch's own parallelism run in place of something that the row names, in whole sentences.
+
+    FlexAttention is trained on GPUs only, and trials share a sequence between ranks without it.
+    """
+    runs = device == "cuda" and row["strategy"]["cp"] == 1
+    return [_FLEX] if row["training"].get("attention_kernel") == "flex" and not runs else []
 
 
-def without_bystanders(row: Mapping[str, Any]) -> Json:
-    """The row without fields that change nothing in a step of PyTorch's own parallelism.
+def without_bystanders(row: Mapping[str, Any], device: Device) -> Json:
+    """The row without fields that change nothing in a step of PyTorch's own parallelism, or that something stands in for.
 
     A plan and the request of a response say every field, also those that only other frameworks, other precisions or whole runs know.
     """
     training, plan, has_experts = row["training"], row["strategy"], "moe" in row["model"]
+    if stand_ins(row, device):
+        training = {**training, "attention_kernel": "sdpa"}
     return {
         **row,
         "training": {k: v for k, v in training.items() if k not in _BYSTANDERS or not _BYSTANDERS[k](training)},
@@ -186,7 +190,7 @@ class PyTorchBackend:
         from profiler.trial.plan import trial_plan
 
         try:
-            trial_plan(without_bystanders(row))
+            trial_plan(without_bystanders(row, self.device))
         except InvalidInputError as error:
             return one_line(error)
         return None
@@ -203,7 +207,7 @@ class PyTorchBackend:
 
         assert not knobs, "PyTorch's own parallelism has no knobs that are tuned"
         record = run_trial(
-            without_bystanders(row),
+            without_bystanders(row, self.device),
             world=world_of(row),
             deadline_s=deadline_s,
             device=self.device,
@@ -213,4 +217,4 @@ class PyTorchBackend:
         )
         found = record.to_json()
         # The whole row, because it is what was predicted.
-        return found | {"row": dict(row), "notes": [*found.get("notes", ()), *stand_ins(row)]}
+        return found | {"row": dict(row), "notes": [*found.get("notes", ()), *stand_ins(row, self.device)]}

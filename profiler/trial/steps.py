@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as schedules_of_torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import loss_parallel
 
 from profiler.trial.mesh import Mesh, own_positions, own_tokens
@@ -190,7 +190,10 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _clip(self) -> None:
-        groups = self._by_ranks([p for p in self.parameters if p.grad is not None])
+        own = [p for p in self.parameters if p.grad is not None]
+        for parameter in own:
+            parameter.grad = _summed(_gradient(parameter))
+        groups = self._by_ranks(own)
         norms = [nn.utils.get_total_norm([_gradient(p) for p in group], foreach=True) for group in groups]
         squared = torch.stack([_local(norm) ** 2 for norm in norms]).sum()
         if self.plan.pp > 1:
@@ -260,6 +263,18 @@ def settle(*, on_gpu: bool) -> None:
 def _gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def _summed(gradient: Tensor) -> Tensor:
+    """The gradient with the parts of its ranks added up.
+
+    PyTorch 2.11 multiplies parts that are still to be summed in copies of them, so that clipping would leave gradients of norms as they are.
+    """
+    if isinstance(gradient, DTensor) and any(place.is_partial() for place in gradient.placements):
+        return gradient.redistribute(
+            placements=[Replicate() if place.is_partial() else place for place in gradient.placements]
+        )
+    return gradient
 
 
 def _local(value: Tensor) -> Tensor:

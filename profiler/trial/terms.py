@@ -24,6 +24,8 @@ STEP, SETTLE, EMBEDDING, HEAD, LOSS, OPTIMIZER = (
 _PARTS = {EMBEDDING: "embedding", HEAD: "head", LOSS: "loss", OPTIMIZER: "optimizer"}
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _COMMUNICATION_KERNEL = re.compile(r"^(?:nccl|rccl)", re.IGNORECASE)
+# Stages send and receive in one call, whose kernel tells neither its group nor its size.
+_TRANSFER_KERNEL, _BATCHED = re.compile(r"SendRecv", re.IGNORECASE), "nccl:coalesced"
 # On processors nothing tells the group. DTensor's collectives are functional ones, as those of experts and of context are, which
 # count as tensor parallelism's here; only stages send to each other.
 _TENSORS_ON_HOST, _STAGES_ON_HOST = re.compile(r"^_c10d_functional::"), re.compile(r"^(?:gloo|c10d):+(?:send|recv)")
@@ -146,6 +148,8 @@ def _of_kernel(event: Mapping[str, Any], spans: HostSpans, *, pipeline: bool, sp
         # Shards may lie on all ranks, too, and then share the group; what FSDP launches says so.
         if spans_all is not None and told.get(_GROUP) == _OF_ALL and not any(_FSDP.match(span.name) for span in above):
             told = {**told, _GROUP: spans_all}
+        if pipeline and _GROUP not in told and _TRANSFER_KERNEL.search(name) and above and above[0].name == _BATCHED:
+            told = {**told, _GROUP: "mesh_pp"}
         return _communication(told, start, end, above, pipeline=pipeline)
     around = list(spans.around(launched_by))
     placed = _placed(around, spans, start, end, is_product=bool(_PRODUCT_KERNEL.search(name)))
@@ -178,9 +182,9 @@ def _communication(
     group = str(told.get(_GROUP, "")).removeprefix("mesh_")
     if SETTLE in names:
         return Work("pp_bubble" if pipeline else "jitter", start, end, Precedence.COMMUNICATION)
-    # Clipping sums the norm over all ranks; across stages that waits for the last of them.
-    if OPTIMIZER in names and group != "pp":
-        return Work("optimizer", start, end, Precedence.COMMUNICATION)
+    # Clipping sums the norm over all ranks, a number; across stages that waits for the last of them.
+    if OPTIMIZER in names:
+        return Work("pp_bubble" if group == "pp" else "optimizer", start, end, Precedence.COMMUNICATION)
     # Groups of replicas and shards have many names, alone and flattened; the others have one.
     term = _BY_GROUP.get(group, "dp_comm")
     size = tuple(told.get(key) for key in ("Collective name", "In msg nelems", "Out msg nelems"))

@@ -222,6 +222,22 @@ def test_waiting_for_another_stage_is_the_bubble() -> None:
     assert trace.terms()["jitter"] == 40
 
 
+def test_transfers_of_stages_that_name_no_group_are_theirs() -> None:
+    """PyTorch sends and receives in one call (batch_isend_irecv), whose kernel says neither group nor size; clipping then waits for the other stage."""
+    trace = Trace(300)
+    trace.span("nccl:coalesced", 0, 5, "user_annotation")
+    trace.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 0, 100, launched=1, stream=20)
+    trace.span("aten::mm", 10, 10, Sequence_number=1)
+    trace.kernel(GEMM, 100, 50, launched=11)
+    trace.span("nccl:coalesced", 20, 5, "user_annotation")
+    trace.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 150, 30, launched=21, stream=20)
+    trace.span(OPTIMIZER, 160, 20, "user_annotation")
+    trace.span("c10d::allreduce_", 165, 10)
+    told = {"Process_Group_Description": "mesh_pp", "Group_size": 2, "Collective_name": "allreduce", "In_msg_nelems": 1}
+    trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 180, 40, launched=166, stream=22, **told)
+    assert trace.terms(pipeline=True) == {"gemm": 50, "pp_comm": 30 + 30, "pp_bubble": 70 + 40, "launch": 80}
+
+
 def test_a_forward_that_runs_again_on_the_way_back_is_recomputation() -> None:
     trace = Trace(100)
     trace.span("aten::mm", 0, 5, Sequence_number=1)
