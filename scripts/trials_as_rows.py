@@ -91,6 +91,8 @@ def _measured(kind: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         f"{len(rounds)} round{'s' if len(rounds) > 1 else ''} of {', '.join(sorted({each['file'] for each in rounds}))}"
     )
     host = f", host {machine['host_fingerprint']}" if "host_fingerprint" in machine else ""
+    # A launch does not tell its release of NCCL.
+    nccl = f", NCCL {machine['nccl']}" if machine["nccl"] else ""
     return {
         "id": f"own_trials_{kind}-{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:10]}",
         "source": f"own_trials_{kind}",
@@ -101,7 +103,7 @@ def _measured(kind: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "unknown": [],
         "notes": "; ".join([f"{_RAN[kind]}; {counted}; step time = median after the warm-up, each step between two barriers", *notes]),
         "citation": (
-            f"own trial, torch {machine['torch']}, NCCL {machine['nccl']}, driver {machine['driver']}{host}, "
+            f"own trial, torch {machine['torch']}{nccl}, driver {machine['driver']}{host}, "
             f"2x H200-SXM-141GB, {max(each['date'] for each in rounds)}"
         ),
     }  # fmt: skip
