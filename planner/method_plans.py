@@ -1,5 +1,5 @@
-"""Plans under other ways of keeping replicas together, where a request allows them: rounded ones beside the exact plans, changed ones in
-a list of their own.
+"""Plans that keep replicas together or update parameters otherwise, where a request allows it: rounded ones beside the exact plans,
+changed ones in a list of their own.
 
 Every method has a search of its own, over the same space and under the same constraints. Plans of different methods are ranked by the
 objective, but ties and proofs stay within a method: what separates two methods in the number of steps is not known.
@@ -8,6 +8,7 @@ objective, but ties and proofs stay within a method: what separates two methods 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -38,6 +39,32 @@ _SAME_SHARDS = 2
 """Sizes of shards, that of all replicas and that of a group's, which are the same where groups train by themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way of training that has a search of its own."""
+
+    name: str
+    pooled: PooledJob
+    asked: PlanRequest
+    changes: bool
+    """Whether it changes what a step computes."""
+    is_written: bool = True
+    """Whether launch files here can say it."""
+
+
+def _ways(checked: CheckedRequest) -> list[_Way]:
+    """What a request lists or fixes beyond the framework's own step, and beyond what stands among `plans` already."""
+    found = []
+    for method in asked_methods(checked.asked):
+        pooled, sync = with_method(checked.job, method), method.sync.method
+        if pooled is not checked.job:
+            name = sync if sync != "every-step" else method.compression.kind
+            found.append(_Way(name, pooled, checked.asked, method.mathematics == "changed", sync not in UNWRITTEN))
+    if checked.late is not None:
+        found.append(_Way("offload.optimizer_overlap 'zenflow'", checked.job, checked.late, changes=True))
+    return found
+
+
 def asked_methods(asked: PlanRequest) -> list[Method]:
     """The methods, other than the plain one, that a request lists or fixes, each once."""
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
@@ -65,23 +92,20 @@ def add_method_plans(
     """
     changed: list[list[Document]] = []
     beside: list[list[Document]] = []
-    for method in asked_methods(checked.asked):
-        pooled = with_method(checked.job, method)
-        if pooled is checked.job:  # a fixed method that stands among `plans` already
-            continue
+    for way in _ways(checked):
         budget = Budget(checked.asked.time_limit_s, should_stop, started)
         if budget.must_stop():
             response["warnings"].append(
-                "The search was stopped before it tried every way of keeping replicas together."
+                "The search was stopped before it tried every way of training that the request allows."
             )
             break
-        found, plans = _search(checked, pooled, started=started, should_stop=should_stop)
+        found, plans = _search(way, started=started, should_stop=should_stop)
         _count(response["search"], found)
         if not plans:
-            response["warnings"].append(_nothing(method, found))
-        elif method.mathematics == "changed":
+            response["warnings"].append(_nothing(way.name, found))
+        elif way.changes:
             changed.append(plans)
-        elif method.sync.method in UNWRITTEN:
+        elif not way.is_written:
             _better(response, plans)
         else:
             beside.append(plans)
@@ -98,10 +122,10 @@ def add_method_plans(
 
 
 def _search(
-    checked: CheckedRequest, pooled: PooledJob, *, started: float | None, should_stop: Callable[[], bool] | None
+    way: _Way, *, started: float | None, should_stop: Callable[[], bool] | None
 ) -> tuple[Found, list[Document]]:
-    """What is found under one method, and its ranked plans."""
-    job, asked = pooled.jobs[0], checked.asked
+    """What is found when training one way, and its ranked plans."""
+    job, asked = way.pooled.jobs[0], way.asked
     # A search of its own: its bounds hold for its own exchange, and its limit must not be that of another method.
     searched = SpaceOnOneKind(build_space(job, asked.constraints), started)
     # Shards end at the boundary of a group, so that several sizes of the space are one strategy.
@@ -112,7 +136,7 @@ def _search(
         return found, []
     best = _distinct(within_group_shards(job, found.best)) if job.method.is_local else found.best
     headroom = asked.constraints.memory_headroom_fraction
-    plans = ranked_plans(pooled, best, headroom_fraction=headroom, assumed=assumed_fields(pooled, {}))
+    plans = ranked_plans(way.pooled, best, headroom_fraction=headroom, assumed=assumed_fields(way.pooled, {}))
     return found, plans[: asked.top_k]
 
 
@@ -132,8 +156,7 @@ def _count(report: Document, found: Found) -> None:
     report["rejected_by_methods"] = report.get("rejected_by_methods", 0) + found.rejected.total()
 
 
-def _nothing(method: Method, found: Found) -> str:
-    name = method.sync.method if method.sync.method != "every-step" else method.compression.kind
+def _nothing(name: str, found: Found) -> str:
     reasons = ", ".join(f"{code} {count}" for code, count in found.rejected.most_common(2) if count)
     return f"No plan is legal and fits with {name} ({reasons or 'nothing to search'})."
 

@@ -114,7 +114,7 @@ def plan_checked(
         response["search"]["methods"] += ["nsga-ii"] * (front.method == "nsga-ii")
         if front.stopped:
             response["warnings"].append("The search for the front was stopped, so `pareto` may lack points.")
-    if asks_methods(asked) and not checked.job.cluster.lists_pools:
+    if (asks_methods(asked) or checked.late is not None) and not checked.job.cluster.lists_pools:
         from planner.method_plans import add_method_plans
 
         add_method_plans(response, checked, started=started, should_stop=should_stop)

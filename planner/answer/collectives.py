@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,26 +25,27 @@ def collectives_of(pooled: PooledJob, strategies: Strategies) -> list[list[Docum
         return None
     job, count = pooled.jobs[0], len(strategies)
     # Operations differ in their tables and formulas; within one, all groups can be priced together.
-    by_op: dict[Op, list[GroupCall]] = {}
-    for call in group_calls(job, strategies):
-        by_op.setdefault(call.op, []).append(call)
-    found: list[list[Document]] = [[] for _ in range(count)]
-    for op, calls in by_op.items():
+    by_op: dict[Op, list[tuple[int, GroupCall]]] = {}
+    for turn, call in enumerate(group_calls(job, strategies)):
+        by_op.setdefault(call.op, []).append((turn, call))
+    found: list[list[tuple[int, Document]]] = [[] for _ in range(count)]
+    for op, turns_and_calls in by_op.items():
+        calls = [call for _, call in turns_and_calls]
         # One call of the models for all groups: a single row would wait for each of them longer than for its own numbers.
         size = np.concatenate([call.size_bytes for call in calls])
         placement = placed_together([call.placement for call in calls])
         parts = call_parts(op, size, placement=placement, links=job.calibration.links)
-        names = [call.group for call in calls for _ in range(len(call.rows))]
+        names = [(turn, call.group) for turn, call in turns_and_calls for _ in range(len(call.rows))]
         columns = (
             np.concatenate([call.rows for call in calls]), size, placement.ranks, placement.islands, parts.latency_s,
             parts.bandwidth_s, parts.tier,
         )  # fmt: skip
         numbers = zip(*map(np.ndarray.tolist, columns), strict=True)
         words = zip(names, parts.algorithm, parts.protocol, strict=True)
-        for (group, algorithm, protocol), (row, size_bytes, ranks, nodes, latency_s, bandwidth_s, tier) in zip(
+        for ((turn, group), algorithm, protocol), (row, size_bytes, ranks, nodes, latency_s, bandwidth_s, tier) in zip(
             words, numbers, strict=True
         ):
-            found[row].append({
+            told = {
                 "group": group,
                 "op": op,
                 "bytes": size_bytes,
@@ -54,5 +56,7 @@ def collectives_of(pooled: PooledJob, strategies: Strategies) -> list[list[Docum
                 "latency_s": latency_s,
                 "bandwidth_s": bandwidth_s,
                 "tier": _TIERS[tier],
-            })  # fmt: skip
-    return found
+            }
+            found[row].append((turn, told))
+    # Calls come group by group, whichever operations the other strategies of the batch bring along.
+    return [[told for _, told in sorted(each, key=itemgetter(0))] for each in found]

@@ -108,13 +108,7 @@ def evaluation_dict(
             **run_assumed,
             **method_assumed,
         },
-        "provenance": {
-            "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
-            "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
-            **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
-            **_learnt_range(evaluated, index),
-            **({} if collectives is None else {"collectives": collectives}),
-        },
+        "provenance": _provenance(evaluated, index, pooled=pooled, used=at, collectives=collectives),
         # What the training states, such as its precision, is the user's own choice, which counts as exact.
         "mathematics": computed,
         "changes": changes,
@@ -159,6 +153,25 @@ def _traffic(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
         for name in ("forward_gather", "backward_gather", "reduction", "first", "later")
     }
     return {"node_traffic": {"parameter_bytes": _num_parameters(job) * job.training.gather_bytes, **parts}}
+
+
+def _provenance(
+    evaluated: Evaluated,
+    index: int,
+    *,
+    pooled: PooledJob,
+    used: Iterable[int],
+    collectives: Sequence[Mapping[str, Any]] | None,
+) -> dict[str, Any]:
+    """Where the numbers come from, of a strategy on the pools that it uses."""
+    job = pooled.jobs[int(evaluated.pools.tightest_pool[index])]
+    return {
+        "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in used)),
+        "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
+        **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
+        **_learnt_range(evaluated, index),
+        **({} if collectives is None else {"collectives": collectives}),
+    }
 
 
 def _learnt_range(evaluated: Evaluated, index: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ from cost_models.inputs.fields import validated
 from cost_models.job import PooledJob
 from planner.request.checks import refuse_contradictions
 from planner.request.job import Documents, missing_or_wrong, resolve_pooled_job
+from planner.request.late_updates import with_late_updates, without_late_updates
 from planner.request.methods import job_of_request
 from planner.request.resolved import resolved_request
 from planner.revision import model_revision
@@ -29,7 +30,7 @@ class CheckedRequest:
     given: Mapping[str, Any]
     """The request as it was asked."""
     asked: PlanRequest
-    """Its constraints, objective and limits."""
+    """Its constraints, objective and limits, without what changes a step's updates (`late`)."""
     job: PooledJob
     resolved: dict[str, Any]
     """The request with presets spelled out and defaults filled in."""
@@ -39,6 +40,8 @@ class CheckedRequest:
     """The caller's documents that `cluster.calibration` may name, beside the shipped ones."""
     allow_files: bool
     """Whether `cluster.calibration` may be a path."""
+    late: PlanRequest | None = None
+    """What it asks of plans that apply some updates late (ZenFlow), where it lists or fixes that."""
 
     def changed(self, document: Mapping[str, Any]) -> CheckedRequest:
         """Another request of the same caller, checked; it raises what `check_request` does."""
@@ -84,7 +87,8 @@ def check_request(
     resolved = resolved_request(asked, job)
     calibration_id = " ".join(each.calibration.id for each in job.jobs)
     digest = request_digest(resolved, calibration_id=calibration_id, revision=model_revision())
-    return CheckedRequest(request, asked, job, resolved, digest, calibrations or {}, allow_files)
+    exact, late = without_late_updates(asked), with_late_updates(asked)
+    return CheckedRequest(request, exact, job, resolved, digest, calibrations or {}, allow_files, late)
 
 
 def _with_example(document: Any, problem: Problem) -> Problem:

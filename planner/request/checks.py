@@ -6,6 +6,7 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import shown
 from cost_models.job import Job, PooledJob
 from cost_models.strategies.fields import FIELD
+from planner.request.late_updates import late_updates_not_run
 from planner.request.methods import methods_not_run
 from planner.schemas.plan_request import PlanRequest
 from planner.splits.model import PRICED_SCHEDULES
@@ -48,7 +49,7 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
         message = "include asks for open_splits, which are searched with the models' own seconds and bytes, and corrections change these"
         problems.append(Problem("/include", message, "Leave open_splits out, or set corrections to 'none'."))
     problems += methods_not_run(asked, job)
-    problems += _changed_mathematics(asked)
+    problems += late_updates_not_run(asked, job)
     problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
     if problems:
         raise InvalidInputError(problems)
@@ -181,20 +182,6 @@ def _modules_on_pools(asked: PlanRequest, hint: str) -> list[Problem]:
             at = f"/constraints/{where}/offload/activation_modules"
             return [Problem(at, message, hint, "pools-not-supported")]
     return []
-
-
-def _changed_mathematics(asked: PlanRequest) -> list[Problem]:
-    """Problems of values that change what a step computes: plans hold exact strategies, and rounded ones where they are listed."""
-    found = []
-    for where in ("allowed", "fixed"):
-        offload = getattr(asked.constraints, where).offload
-        # `fixed` holds one value and `allowed` a list of them.
-        given = None if offload is None else offload.optimizer_overlap
-        if given == "zenflow" or (isinstance(given, tuple) and "zenflow" in given):
-            message = "offload.optimizer_overlap 'zenflow' changes what a step computes, and plans hold none that do"
-            hint = "Take 'zenflow' out, and evaluate the strategy as a row to see what it takes."
-            found.append(Problem(f"/constraints/{where}/offload/optimizer_overlap", message, hint))
-    return found
 
 
 def _offloads_activations(asked: PlanRequest) -> bool:

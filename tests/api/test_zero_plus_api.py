@@ -28,11 +28,14 @@ def test_zero_plus_moves_three_quarters_of_the_parameters(client: TestClient) ->
     assert [each["what"].rpartition(" ")[2] for each in every["changes"]] == ["qwZ).", "qgZ)."]
 
 
-def test_zenflow_is_evaluated_and_not_planned(client: TestClient) -> None:
+def test_zenflow_is_evaluated_and_planned_apart(client: TestClient) -> None:
     zenflow = {"zero": 2, "micro_batch_size": 1, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}
     found = client.post("/v1/evaluate", json={**ROW, "strategy": zenflow}).json()
     assert found["mathematics"] == "changed"
     asked = {**ROW, "constraints": {"fixed": {"offload": zenflow["offload"]}}}
-    refused = client.post("/v1/plans", json=asked)
+    plan = client.post("/v1/plans", json=asked).json()
+    assert {each["evaluation"]["mathematics"] for each in plan["plans"]} == {"exact"}
+    assert [each["evaluation"]["mathematics"] for each in plan["changed_plans"]][:1] == ["changed"]
+    refused = client.post("/v1/plans", json={**asked, "training": {**ROW["training"], "framework": "torchtitan"}})
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
     assert [each["pointer"] for each in refused.json()["errors"]] == ["/constraints/fixed/offload/optimizer_overlap"]

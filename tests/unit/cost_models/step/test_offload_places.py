@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from builders import UNIT_GPU, dense_model, job_of, llama_model, row_of, with_experts
-from cost_models.errors import InvalidInputError
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.hardware import document_of, load_calibration
 from cost_models.job import Job
@@ -241,12 +240,3 @@ def test_plans_are_rounded_only_where_the_request_lists_it() -> None:
     assert best["strategy"]["zero_quantized_weights"] is True  # 25 Gbit/s for each GPU
     assert best["evaluation"]["step_time_s"] < plain["plans"][0]["evaluation"]["step_time_s"]
     assert "zero_quantized_weights" not in plain["plans"][0]["strategy"]
-
-
-def test_zenflow_is_no_plan() -> None:
-    asked = {**REQUEST, "constraints": {"allowed": {"offload": {"optimizer_overlap": ["none", "zenflow"]}}}}
-    with pytest.raises(InvalidInputError) as caught:
-        plan(asked)
-    (problem,) = caught.value.problems
-    assert problem.pointer == "/constraints/allowed/offload/optimizer_overlap"
-    assert "changes what a step computes" in problem.message
