@@ -56,13 +56,11 @@ def _all_changes(job: Job, rows: Strategies, index: int, broken: Violations) -> 
 
 def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
     """Places of the strategies that break the fewest rules; no two of them break the same ones."""
-    count = np.zeros(len(rows), np.int64)
-    for bit in range(len(broken.active)):
-        count += broken.flags >> bit & 1
+    count = broken.num_broken
     # One strategy for each set of broken rules: ten strategies that fail for the same reason would tell the user nothing more.
     order = np.lexsort((-rows.world, count))
     order = order[count[order] > 0]
-    _, first = np.unique(broken.flags[order], return_index=True)
+    first = broken.take(order).first_of_each_set()
     return np.asarray(order[np.sort(first)[:SHOWN]])
 
 

@@ -261,8 +261,7 @@ class PoolSearch:
             broken = violations(job, rows)
             codes = frozenset(rule.code for rule in broken.active) if only is None else only
             broken = broken.only(codes - SPLIT_CODES - GPU_COUNT_CODES)
-            fresh = replace(broken, flags=np.where(legal, broken.flags, 0))
-            self.found.rejected.update(fresh.counts(weights))
+            self.found.rejected.update(broken.where(legal).counts(weights))
             legal &= broken.legal
         return legal
 

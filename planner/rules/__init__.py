@@ -1,20 +1,17 @@
 """Legality as data: what each framework and version refuses to run, used by search and evaluation alike.
 
-A batch of strategies is tested against every rule that applies to the job, and gets one integer per strategy whose bit i is
-set where rule i of `active_rules` is broken. A broken rule never raises an exception: illegal strategies are an answer.
+A batch of strategies is tested against every rule that applies to the job (`Violations`). A broken rule never raises an exception: illegal strategies are an answer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.strategies.strategy import Bools, Ints, Strategies
+from cost_models.strategies.strategy import Ints, Strategies
 from planner.rules.adapters import ADAPTER_RULES
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
@@ -26,6 +23,7 @@ from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
+from planner.rules.violations import BITS, Violations
 from planner.rules.zero_plus import ZERO_PLUS_RULES
 
 # The order is part of the answer: a strategy that breaks several rules is counted under the first, and that one's change is
@@ -63,54 +61,12 @@ _DERIVED = frozenset({"num_micro_batches"})
 """Strategy fields that follow from the degrees and the micro-batch size."""
 
 
-@dataclass(frozen=True, eq=False)
-class Violations:
-    """Which rules each strategy breaks."""
-
-    flags: Ints
-    """One integer per strategy whose bit i is set where the rule `active[i]` is broken, shape (N,)."""
-    active: tuple[Rule, ...]
-    """The rules that apply to the job, at most 63."""
-
-    @property
-    def legal(self) -> Bools:
-        """Strategies that break nothing, shape (N,)."""
-        return np.asarray(self.flags == 0)
-
-    def broken(self, index: int) -> list[Rule]:
-        """The rules that strategy `index` breaks, in order."""
-        flags = int(self.flags[index])
-        return [rule for bit, rule in enumerate(self.active) if flags >> bit & 1]
-
-    def only(self, codes: frozenset[str]) -> Violations:
-        """The violations of the rules with these codes; those of other rules are left out."""
-        bits = sum(1 << bit for bit, rule in enumerate(self.active) if rule.code in codes)
-        return Violations(flags=self.flags & bits, active=self.active)
-
-    def without(self, codes: frozenset[str]) -> Violations:
-        """The violations of all rules but those with these codes."""
-        return self.only(frozenset(rule.code for rule in self.active) - codes)
-
-    def counts(self, weights: Ints | None = None) -> dict[str, int]:
-        """How many strategies break which rule first, by its code; row i counts `weights[i]` times, once by default."""
-        # `flags & -flags` keeps the lowest bit, which is the first rule.
-        broken = np.flatnonzero(self.flags)
-        lowest, inverse = np.unique(self.flags[broken] & -self.flags[broken], return_inverse=True)
-        times = np.bincount(inverse, weights=None if weights is None else weights[broken])
-        totals: Counter[str] = Counter()
-        for flag, count in zip(lowest.tolist(), times.tolist(), strict=True):
-            totals[self.active[flag.bit_length() - 1].code] += int(count)
-        return dict(totals)
-
-
 @lru_cache(maxsize=2048)
 def active_rules(job: Job) -> tuple[Rule, ...]:
     """The rules that this job's framework, version, model and cluster are subject to."""
     training = job.training
     rules = _rules_of(training.framework, training.framework_version)
-    active = tuple(rule for rule in rules if rule.when is None or rule.when(job))
-    assert len(active) < 64, len(active)  # `Violations.flags` are 64-bit integers, one bit of them the sign
-    return active
+    return tuple(rule for rule in rules if rule.when is None or rule.when(job))
 
 
 Numbered = tuple[tuple[int, Rule], ...]
@@ -132,15 +88,17 @@ def _rules_of(framework: Framework, version: str) -> tuple[Rule, ...]:
 def violations(job: Job, strategies: Strategies) -> Violations:
     """Which of the job's rules each strategy breaks."""
     active = active_rules(job)
-    flags = np.zeros(len(strategies), dtype=np.int64)
+    words = [np.zeros(len(strategies), dtype=np.int64)]
     usual, rare = _numbered(job)
     for bit, rule in (*usual, *rare) if strategies.uses_rare else usual:
         if rule.rare and not strategies.uses(rule.rare):
             continue
         broken = rule.violated(job, strategies)
         if np.count_nonzero(broken):  # for few rows quicker than any()
-            flags[broken] |= 1 << bit
-    return Violations(flags=flags, active=active)
+            while len(words) <= bit // BITS:  # few jobs have so many rules, and few strategies break the last ones
+                words.append(np.zeros(len(strategies), dtype=np.int64))
+            words[bit // BITS][broken] |= 1 << bit % BITS
+    return Violations(tuple(words), active)
 
 
 def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str] | None = None) -> Ints:

@@ -235,8 +235,7 @@ class Exhaustive:
             found = violations(self.space.job, lean).without(unasked_codes(self.space))
             legal |= found.legal
         if not legal.all():
-            broken = Violations(found.flags[~legal], found.active)
-            self._count_rejected(broken, weights=multiplicity[~legal])
+            self._count_rejected(found.take(~legal), weights=multiplicity[~legal])
         self.found.rejected["out-of-memory"] += int(multiplicity[legal].sum())
 
     def _expand(self, base: Strategies, bounds: Bounds) -> None:

@@ -159,9 +159,7 @@ class OpenSplits:
         if not len(rows):
             return rows
         # A family is searched although the framework cannot be told its split: the best of these is reported as inexpressible.
-        broken = violations(self.job, rows)
-        forgiven = sum(1 << bit for bit, rule in enumerate(broken.active) if rule.code in SPLIT_CODES)
-        return rows.take((broken.flags & ~forgiven) == 0)
+        return rows.take(violations(self.job, rows).without(SPLIT_CODES).legal)
 
     def _solve(self, row: Strategies, numbers: SplitNumbers) -> None:
         """The best split of one family; under full recomputation with counts of each stage's own, and with every count."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import get_args
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import dense_model, job_of, with_experts
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import ARRAY_FIELDS
-from planner.rules import active_rules, first_violations, reasons, rule_codes, smallest_change, violations
+from planner.rules import RULES, Violations, first_violations, reasons, rule_codes, smallest_change, violations
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
@@ -107,7 +110,34 @@ def test_a_buildable_strategy_survives_the_way_back(which, given_input):
     assert strategy_dict(again.strategies, 0) == rendered
 
 
-def test_no_job_is_subject_to_more_rules_than_flags_hold():
-    assert all(
-        len(active_rules(job_for(framework, moe))) < 64 for framework in get_args(Framework) for moe in (False, True)
-    )
+@given(
+    broken=st.integers(1, 200).flatmap(
+        lambda rules: st.lists(st.lists(st.booleans(), min_size=rules, max_size=rules), min_size=1, max_size=20)
+    ),
+    told=st.sets(st.integers(0, 4)),
+)
+def test_violations_hold_however_many_rules_there_are(broken, told):
+    """Against the table of true and false that the words stand for; rules share five codes."""
+    table, rules = np.array(broken), [replace(RULES[0], code=f"code-{number % 5}") for number in range(len(broken[0]))]
+    # Words that nothing is set in may be left out at the end, but for the first.
+    words = [
+        np.zeros(len(table), np.int64) for _ in range(1 + (np.flatnonzero(table.any(axis=0)).max(initial=0)) // 63)
+    ]
+    for row, rule in np.argwhere(table):
+        words[rule // 63][row] |= 1 << int(rule % 63)
+    found = Violations(tuple(words), tuple(rules))
+    assert found.legal.tolist() == (~table.any(axis=1)).tolist()
+    assert found.num_broken.tolist() == table.sum(axis=1).tolist()
+    codes = [rule.code for rule in rules]
+    for row, flags in enumerate(table):
+        assert found.broken(row) == [rule for rule, is_broken in zip(rules, flags, strict=True) if is_broken]
+    firsts = Counter(codes[int(np.argmax(flags))] for flags in table if flags.any())
+    assert found.counts() == dict(firsts)
+    kept = frozenset(f"code-{number}" for number in told)
+    of_kept = table & np.array([code in kept for code in codes])
+    assert found.only(kept).num_broken.tolist() == of_kept.sum(axis=1).tolist()
+    assert found.without(kept).num_broken.tolist() == (table & ~of_kept).sum(axis=1).tolist()
+    assert {tuple(table[row]) for row in found.first_of_each_set()} == {tuple(flags) for flags in table}
+    half = np.arange(len(table)) % 2 == 0
+    assert found.where(half).legal.tolist() == (~(table & half[:, None]).any(axis=1)).tolist()
+    assert found.take(half).num_broken.tolist() == table[half].sum(axis=1).tolist()
