@@ -46,6 +46,8 @@ ZENFLOW_SINCE = "0.17.5"
 """The first source package that was looked into; it has deepspeed/runtime/zenflow, as 0.17.6 and 0.19.8 have."""
 MICS_UNTIL = "0.19.7"
 """deepspeed/runtime/config.py lists its keys as removed from then on."""
+SIGNS_UNTIL = "0.19.7"
+"""deepspeed/runtime/fp16/onebit is in the source package of 0.19.6, not in that of 0.19.7 (pull request 8490)."""
 LEAST_DIFFERENCE_SINCE = "0.12.5"
 """The release whose partition_balanced keeps parts nearly equal."""
 
@@ -160,6 +162,20 @@ MEMORY: Final = replace(
     spread_low=0.15, spread_high=0.20,
 )  # fmt: skip
 
+# peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
+# (Linear4bit, quant_storage); its 8-bit weights cannot.
+CHOICES: Final = Choices(
+    adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
+    quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
+    zero=(0, 1, 2, 3),
+    schedules=(Schedule.ONE_F_ONE_B,),
+    cp_comms=(CpComm.A2A,),
+    dispatchers=(MoeDispatcher.ALLTOALL,),
+    # DeepSpeed's readers of NVMe drives pipeline; its other swapper, and state in host memory, do not.
+    offload_places=frozenset(OffloadDevice), offload_overlaps=frozenset(OptimizerOverlap),
+    tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
+)  # fmt: skip
+
 FACTS: Final = FrameworkFacts(
     name="deepspeed",
     releases=RELEASES,
@@ -206,21 +222,7 @@ FACTS: Final = FrameworkFacts(
     strategy=StrategyDefaults(
         recompute=Recompute.NONE, cp_comm=CpComm.A2A, fallback_offload=FALLBACK_OFFLOAD,
     ),
-    # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
-    # (Linear4bit, quant_storage); its 8-bit weights cannot.
-    choices=Choices(
-        adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
-        quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
-        zero=(0, 1, 2, 3),
-        schedules=(Schedule.ONE_F_ONE_B,),
-        cp_comms=(CpComm.A2A,),
-        dispatchers=(MoeDispatcher.ALLTOALL,),
-        # DeepSpeed's readers of NVMe drives pipeline; its other swapper, and state in host memory, do not.
-        offload_places=frozenset(OffloadDevice), offload_overlaps=frozenset(OptimizerOverlap),
-        tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
-        # deepspeed/runtime/fp16/onebit (adam.py, zoadam.py).
-        compressions=frozenset({"onebit", "zero-one"}),
-    ),
+    choices=CHOICES,
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),
     # deepspeed/runtime/zero/config.py: stage 0.
     habits={
@@ -231,6 +233,7 @@ FACTS: Final = FrameworkFacts(
         # deepspeed/runtime/zero/stage_1_and_2.py: backward_prologue (0.18.0) made the buckets before any gradient; 0.19.8 makes
         # them in process_gradients.
         Former({"memory": replace(MEMORY, buckets_at_first_gradient=False)}, until="0.19"),
+        Former({"choices": replace(CHOICES, compressions=frozenset({"onebit", "zero-one"}))}, until=SIGNS_UNTIL),
         # Before AutoEP (deepspeed/module_inject/auto_ep.py, moe/ep_experts.py) experts were those of deepspeed/moe/layer.py:
         # chunks padded to a capacity, one expert after another.
         Former({"loops_experts": True, "pads_experts": True}, until="0.19.2"),

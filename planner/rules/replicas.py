@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cost_models.frameworks import frameworks_where
+from cost_models.frameworks.deepspeed import SIGNS_UNTIL
 from cost_models.job import Job
 from cost_models.replicas.groups import num_groups
 from cost_models.specs.method import CompressionKind, SyncMethod
@@ -27,8 +28,8 @@ COMPRESSION_SOURCES: dict[CompressionKind, str] = {
     "fp16": f"{_HOOKS}/default_hooks.py",
     "bf16": f"{_HOOKS}/default_hooks.py",
     "powersgd": f"{_HOOKS}/powerSGD_hook.py",
-    "onebit": "deepspeed/runtime/fp16/onebit/adam.py",
-    "zero-one": "deepspeed/runtime/fp16/onebit/zoadam.py",
+    "onebit": f"deepspeed/runtime/fp16/onebit/adam.py, gone since {SIGNS_UNTIL}",
+    "zero-one": f"deepspeed/runtime/fp16/onebit/zoadam.py, gone since {SIGNS_UNTIL}",
     "topk": "no framework here has top-k sparsification; powersgd and onebit send little, too",
 }
 # Their wrappers change a training script's optimizer, and no target here writes a script around them.
@@ -41,6 +42,8 @@ def able(name: str) -> str:
     runs = frameworks_where(lambda facts: name in facts.choices.syncs or name in facts.choices.compressions)
     whole = frameworks_where(lambda facts: facts.choices.replica_groups)
     told = [framework if framework in whole else f"{framework} with zero 0" for framework in sorted(runs)]
+    if name in ("onebit", "zero-one"):
+        told.append(f"deepspeed before {SIGNS_UNTIL} (training.framework_version) with zero 0")
     return f"Use {' or '.join(told)}." if told else "Leave it out."
 
 

@@ -188,7 +188,7 @@ ROWS: dict[str, Json] = {
     "gossip": row(DENSE, CUSTOM, training("fsdp"), {"zero": 0, "sync": {"method": "gossip"}}),
     "servers": row(DENSE, {**CUSTOM, "nic_gbit_per_s": 10}, training("fsdp"), {"zero": 0, "sync": {"method": "parameter-server"}}),
     "powersgd": row(DENSE, CUSTOM, training("fsdp", total_tokens=1e9), {"zero": 0, "compression": {"kind": "powersgd"}}),
-    "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
+    "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11, framework_version="0.19.6"), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
@@ -331,7 +331,8 @@ def with_method(name: str, how: str) -> Json:
     field, value = METHODS[name]
     cluster = {**FEW_SLOW, **({"islands": ISLANDS} if name == "diloco" else {"num_nodes": 4})}
     constraints = {how: {field: [value] if how == "allowed" else value}, "num_nodes": {"min": cluster["num_nodes"]}}
-    return request(TINY, cluster, _FRAMEWORKS.get(name, "fsdp"), {"total_tokens": 1e9}, constraints=constraints) | {
+    given = {"total_tokens": 1e9, **({"framework_version": "0.19.6"} if name == "zero-one" else {})}
+    return request(TINY, cluster, _FRAMEWORKS.get(name, "fsdp"), given, constraints=constraints) | {
         "top_k": 2
     }
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from launch_rows import exported, row_of
+from planner.export.export import export_row
 from planner.export.target import Launch
 from planner.export.targets.torchtitan import TARGET
 
@@ -90,6 +91,21 @@ def test_what_torchtitan_reads_is_the_plan(version: str, tmp_path: Path):
         mode = config["activation_checkpoint"]["mode"] if version == "0.2" else read["checkpoint"]
         assert mode == {"none": {"0.2": "none", "0.3": "NoneType"}, "full": {"0.2": "full", "0.3": "FullAC.Config"},
                         "selective": {"0.2": "selective", "0.3": "SelectiveAC.Config"}}[named["recompute"]][version]  # fmt: skip
+
+
+def test_groups_that_train_by_themselves_are_read_by_the_release_that_has_keys_for_them(tmp_path: Path):
+    """sync_steps and what follows it are keys of a module that the file itself has to name."""
+    islands, sync = {"count": 2, "link_gbit_per_s": 10}, {"method": "diloco", "sync_every": 100}
+    row = row_of("torchtitan", version="0.2", nodes=2, zero=3, sync=sync)
+    row["cluster"]["islands"] = islands
+    for file in export_row(row, "torchtitan"):
+        (tmp_path / file.path).write_text(file.content)
+    (answer,) = answers("0.2", [tmp_path])
+    read = answer["ok"]["config"]["fault_tolerance"]
+    assert {name: read[name] for name in ("enable", "group_size", "semi_sync_method", "sync_steps", "num_fragments")} == {
+        "enable": True, "group_size": 2, "semi_sync_method": "diloco", "sync_steps": 100, "num_fragments": 1,
+    }  # fmt: skip
+    assert answer["ok"]["config"]["parallelism"]["data_parallel_shard_degree"] == 8
 
 
 CONVERTERS = {

@@ -100,7 +100,7 @@ class TestEvaluated:
 
     def test_only_hooks_of_whole_replicas_know_a_warm_up(self) -> None:
         """20 % of 500,000 steps before 1-bit begins leave a quarter of fp16's volume: 1 / (0.2 + 0.8 / 16) = 4.0."""
-        given = {"framework": "deepspeed", "precision": "fp16", "total_tokens": 4096 * 64 * 500_000}
+        given = {"framework": "deepspeed", "framework_version": "0.19.6", "precision": "fp16", "total_tokens": 4096 * 64 * 500_000}
         onebit = {"zero": 0, "compression": {"kind": "onebit", "freeze_steps": 100_000}}
         found = answer(row(onebit, **given))["exchange"]
         assert (found["warm_up_fraction"], round(found["volume_ratio"], 6)) == (0.2, 4.0)
@@ -138,6 +138,7 @@ class TestRefused:
             ({"zero": 0, "sync": {"method": "async"}}, "fsdp", "sync-unsupported"),
             ({"zero": 0, "compression": {"kind": "topk"}}, "fsdp", "compression-unsupported"),
             ({"zero": 0, "compression": {"kind": "onebit"}}, "fsdp", "compression-unsupported"),
+            ({"zero": 0, "compression": {"kind": "zero-one"}}, "deepspeed", "compression-unsupported"),
             ({"zero": 1, "sync": {"method": "gossip"}}, "megatron", "sync-unsupported"),
             ({"zero": 2, "compression": {"kind": "onebit"}}, "deepspeed", "compression-with-zero"),
             ({"zero": 3, "compression": {"kind": "powersgd"}}, "fsdp", "compression-with-zero"),
@@ -148,6 +149,19 @@ class TestRefused:
     )
     def test_by_a_rule_with_its_source(self, strategy: Document, framework: str, code: str) -> None:
         assert code in refusal(row(strategy, framework=framework))
+
+    def test_signs_left_deepspeed_with_0_19_7(self) -> None:
+        """deepspeed/runtime/fp16/onebit is in the source package of 0.19.6 and in neither of the two after it."""
+        signs = {"zero": 0, "compression": {"kind": "onebit"}}
+        found = {
+            version: answer(row(signs, framework="deepspeed", precision="fp16", framework_version=version))
+            for version in ("0.18", "0.19.6", "0.19.7", "0.19")
+        }
+        assert [each["verdict"] for each in found.values()] == ["fits", "fits", "invalid", "invalid"]
+        reason = found["0.19"]["reasons"][0]
+        assert reason["code"] == "compression-unsupported"
+        assert "gone since 0.19.7" in reason["message"]
+        assert "deepspeed before 0.19.7" in reason["hint"]
 
     def test_groups_that_an_island_cuts(self) -> None:
         """dp 1 of 16 GPUs: tp 8 fits a node, but the two stages would lie on different islands."""

@@ -104,6 +104,8 @@ def _say_groups(q: Quantities, document: dict[str, Any]) -> None:
     }  # fmt: skip
     for name, value in said.items():
         put(document, f"{keys.FAULT_TOLERANCE}.{name}", value)
+    # Only this module adds sync_steps and those after it to the section; without it torchtitan refuses them.
+    put(document, keys.CUSTOM_CONFIG, "torchtitan.components.ft.config.job_config")
 
 
 def _say_batch(q: Quantities, document: dict[str, Any]) -> None:

@@ -119,6 +119,7 @@ HEAD: Mapping[bool, str] = {False: "output", True: "lm_head"}
 SEMI_SYNC: Mapping[str, str] = {"local-sgd": "local_sgd", "diloco": "diloco"}
 """fault_tolerance.semi_sync_method by sync.method."""
 FAULT_TOLERANCE = "fault_tolerance"
+CUSTOM_CONFIG = "job.custom_config_module"
 MODULE = "plan_model"
 STEPS = "plan_steps"
 CONFIG = "plan_config"

@@ -17,6 +17,8 @@ from planner.export.targets.torchtitan.python_config import config_module
 
 TOML = "plan.toml"
 _PROGRAM = ("-m", "torchtitan.train")
+_GROUPS_PROGRAM = ("-m", "torchtitan.experiments.ft.train")
+"""The trainer of 0.2.2 that starts torchft's manager; the usual one reads nothing of the section fault_tolerance."""
 _HERE = "Start it in the folder of these files, which Python imports {module} from."
 
 
@@ -60,7 +62,7 @@ def write(quantities: Quantities) -> Launch:
         "experimental",
     )
     ordered = {name: document[name] for name in order if name in document}
-    config = (*_PROGRAM, "--job.config-file", TOML)
+    config = (*(_PROGRAM if quantities.plan.groups == 1 else _GROUPS_PROGRAM), "--job.config-file", TOML)
     return Launch(
         files=(
             LaunchFile(TOML, render_toml(ordered)), LaunchFile(f"{keys.MODULE}.py", flavour),
@@ -82,7 +84,10 @@ def _groups(q: Quantities) -> tuple[str, ...]:
         return ()
     last = q.plan.groups - 1
     needs = "with torchft installed, one torchft_lighthouse running, and TORCHFT_LIGHTHOUSE set to its address"
-    return (f"Start it on each of the {q.plan.groups} islands with --fault_tolerance.replica_id=0 to {last}, {needs}.",)
+    return (
+        f"Start it on each of the {q.plan.groups} islands with --fault_tolerance.replica_id=0 to {last}, {needs}.",
+        "An exchange that takes longer than fault_tolerance.process_group_timeout_ms (10 s unless you set it) is given up.",
+    )
 
 
 def _gpus(count: int) -> str:

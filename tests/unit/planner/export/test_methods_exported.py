@@ -80,7 +80,7 @@ def test_a_plain_plan_says_nothing_of_methods() -> None:
     ],
 )
 def test_optimizers_of_deepspeed_that_exchange_signs(compression: Document, optimizer: tuple[str, Document]) -> None:
-    files = written("deepspeed", row("deepspeed", {"compression": compression}, precision="fp16"))
+    files = written("deepspeed", row("deepspeed", {"compression": compression}, precision="fp16", framework_version="0.19.6"))
     said = json.loads(files["ds_config.json"])["optimizer"]
     assert (said["type"], said["params"] | optimizer[1]) == (optimizer[0], said["params"])
     assert read_back(files)["compression"] == compression
@@ -95,7 +95,8 @@ def test_an_island_of_diloco_is_a_launch_of_its_own() -> None:
     assert told == {"enable": True, "group_size": 2, "semi_sync_method": "diloco", "sync_steps": 100}
     # One group of eight ranks; the batch stays that of both (torchtitan's torchft.md).
     assert (toml["parallelism"]["data_parallel_shard_degree"], toml["training"]["global_batch_size"]) == (8, 32)
-    assert "--nproc-per-node 8" in files["launch.sh"]
+    assert toml["job"]["custom_config_module"] == "torchtitan.components.ft.config.job_config"
+    assert "--nproc-per-node 8 -m torchtitan.experiments.ft.train " in files["launch.sh"]
     assert "replica_id=0 to 1" in files["launch.sh"]
     assert json.loads(files["plan.json"])["strategy"]["dp"] == 16
     again = read_back(files)
