@@ -34,7 +34,12 @@ def test_powersgd_of_a_layer_of_llama(client: TestClient) -> None:
 
 def test_volumes_of_one_bit_adam(client: TestClient) -> None:
     """Warm-ups of 15, 20 and 25 % of 100,000 steps: 1 / (f + (1 - f) / 16) is 4.92, 4.0 and 3.37. 0.19.6 is the last release with it."""
-    given = {"framework": "deepspeed", "framework_version": "0.19.6", "precision": "fp16", "total_tokens": 4096 * 64 * 100_000}
+    given = {
+        "framework": "deepspeed",
+        "framework_version": "0.19.6",
+        "precision": "fp16",
+        "total_tokens": 4096 * 64 * 100_000,
+    }
     rows = [row({"kind": "onebit", "freeze_steps": steps}, **given) for steps in (15_000, 20_000, 25_000)]
     answers = client.post("/v1/evaluate", json=rows).json()
     assert [round(answer["exchange"]["volume_ratio"], 2) for answer in answers] == [4.92, 4.0, 3.37]

@@ -332,9 +332,7 @@ def with_method(name: str, how: str) -> Json:
     cluster = {**FEW_SLOW, **({"islands": ISLANDS} if name == "diloco" else {"num_nodes": 4})}
     constraints = {how: {field: [value] if how == "allowed" else value}, "num_nodes": {"min": cluster["num_nodes"]}}
     given = {"total_tokens": 1e9, **({"framework_version": "0.19.6"} if name == "zero-one" else {})}
-    return request(TINY, cluster, _FRAMEWORKS.get(name, "fsdp"), given, constraints=constraints) | {
-        "top_k": 2
-    }
+    return request(TINY, cluster, _FRAMEWORKS.get(name, "fsdp"), given, constraints=constraints) | {"top_k": 2}
 
 
 REQUESTS |= {f"{name}-{how}": with_method(name, how) for name in METHODS for how in ("allowed", "fixed")}

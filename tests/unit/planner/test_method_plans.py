@@ -100,7 +100,12 @@ class TestEvaluated:
 
     def test_only_hooks_of_whole_replicas_know_a_warm_up(self) -> None:
         """20 % of 500,000 steps before 1-bit begins leave a quarter of fp16's volume: 1 / (0.2 + 0.8 / 16) = 4.0."""
-        given = {"framework": "deepspeed", "framework_version": "0.19.6", "precision": "fp16", "total_tokens": 4096 * 64 * 500_000}
+        given = {
+            "framework": "deepspeed",
+            "framework_version": "0.19.6",
+            "precision": "fp16",
+            "total_tokens": 4096 * 64 * 500_000,
+        }
         onebit = {"zero": 0, "compression": {"kind": "onebit", "freeze_steps": 100_000}}
         found = answer(row(onebit, **given))["exchange"]
         assert (found["warm_up_fraction"], round(found["volume_ratio"], 6)) == (0.2, 4.0)
