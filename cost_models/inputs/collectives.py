@@ -31,13 +31,13 @@ class AlgorithmsInput(Documented):
 
     model_config = STRICT
 
-    all_reduce: Algorithm | Literal["auto"] = "auto"
+    all_reduce: Literal[Algorithm, "auto"] = "auto"
     """Algorithm of all-reduces; "auto" leaves it to the library. Default "auto"."""
-    all_gather: Algorithm | Literal["auto"] = "auto"
+    all_gather: Literal[Algorithm, "auto"] = "auto"
     """Algorithm of all-gathers; "auto" leaves it to the library. Default "auto"."""
-    reduce_scatter: Algorithm | Literal["auto"] = "auto"
+    reduce_scatter: Literal[Algorithm, "auto"] = "auto"
     """Algorithm of reduce-scatters; "auto" leaves it to the library. Default "auto"."""
-    broadcast: Algorithm | Literal["auto"] = "auto"
+    broadcast: Literal[Algorithm, "auto"] = "auto"
     """Algorithm of broadcasts; "auto" leaves it to the library. Default "auto"."""
 
 
@@ -50,7 +50,7 @@ class CollectivesInput(Documented):
     """The library. Default: NCCL on NVIDIA's GPUs, RCCL on AMD's."""
     algorithm: AlgorithmsInput | None = None
     """The algorithm of each operation. A group that cannot have the named one takes what the library chooses. Default: "auto"."""
-    protocol: Protocol | Literal["auto"] = "auto"
+    protocol: Literal[Protocol, "auto"] = "auto"
     """The protocol of NCCL and RCCL; "auto" leaves it to them. Default "auto"."""
 
 
@@ -95,7 +95,7 @@ def _of_algorithm(library: Library, op: Op, name: Algorithm, cluster: Cluster, a
     offered = OFFERED[library][op]
     if name not in offered:
         others = [each for each, table in OFFERED.items() if name in table[op]]
-        where = f"; {' and '.join(others)} have it" if others else ""
+        where = f"; {' and '.join(others)} {'have' if len(others) > 1 else 'has'} it" if others else ""
         message = f"{library} has no algorithm {name!r} for {op} ({_SOURCES[library]}){where}"
         return [Problem(at, message, f"Use one of {', '.join(offered)}, or 'auto'.")]
     if why := obstacle(cluster, name):

@@ -59,6 +59,22 @@ WARNINGS: Mapping[str, str] = {
 }
 """What each warning that is a code means."""
 
+
+class ContradictionError(ValueError):
+    """What a model refuses of fields that each are legal: the rule with its values, and what to do about it.
+
+    Args:
+        message: the rule, with the values.
+        hint: what to do.
+        field: the one at fault, where it is one; else the object that holds them.
+    """
+
+    def __init__(self, message: str, hint: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.field = field
+
+
 Boundary = TypeVar("Boundary", bound=BaseModel)
 Result = TypeVar("Result")
 
@@ -135,6 +151,10 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
         allowed = _literals(context["expected"])
         hint = choice_hint(error["input"] if isinstance(error["input"], str) else "", allowed)
         return Problem(at, f"{field} is {value}; it must be one of {context['expected']}", hint)
+    if kind == "value_error" and isinstance(told := context["error"], ContradictionError):
+        if told.field is None:
+            return Problem(at, f"{field}: {told}", told.hint)
+        return Problem(child(at, told.field), str(told), told.hint)
     if kind == "value_error":
         return Problem(at, f"{field}: {context['error']}", "Change one of them.")
     rule = _RULES.get(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from cost_models.frameworks import frameworks_where
@@ -13,6 +14,7 @@ SPLIT_CODES = frozenset({"split-unsupported"})
 """Codes of the rules that a split other than the framework's own may break."""
 
 
+@lru_cache(maxsize=512)
 def splits_freely(job: Job) -> bool:
     """Whether this framework and version can be told any list of layers per stage."""
     restricted = any(rule.code in SPLIT_CODES for rule in active_rules(job))

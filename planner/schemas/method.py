@@ -5,24 +5,29 @@ A strategy that says neither reduces whole gradients at every step, as every fra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from math import gcd
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from cost_models.inputs.fields import Quantity
+from cost_models.inputs.fields import ContradictionError, Quantity
 from cost_models.specs.method import PLAIN, Compression, CompressionKind, Method, Quantize, Sync, SyncMethod, Topology
 from planner.schemas.base import ContractModel, Count, Degree
 
 _LOCAL = ("local-sgd", "diloco")
+_NAMED_BY = {"SyncInput": "method", "CompressionInput": "kind"}
+"""By model: the field that says which way is meant."""
 
 
-def _only_for(given: ContractModel, name: str, values: Iterable[str], chosen: str) -> None:
+def _only_for(given: ContractModel, name: str, values: Sequence[str], chosen: str) -> None:
     """Refuses a field that says nothing for the chosen method."""
-    if name in given.model_fields_set and getattr(given, name) is not None and chosen not in values:
-        raise ValueError(
-            f"{name} is given, but only {' and '.join(values)} {'use' if len(tuple(values)) > 1 else 'uses'} it"
-        )
+    value = getattr(given, name)
+    if value is not None and chosen not in values:
+        *most, last = values
+        users = f"{', '.join(most)} and {last} use" if most else f"{last} uses"
+        message = f"{name} is {value!r}, but only {users} it, and {_NAMED_BY[type(given).__name__]} is {chosen!r}"
+        raise ContradictionError(message, f"Leave {name} out.", field=name)
 
 
 class SyncInput(ContractModel):
@@ -51,7 +56,8 @@ class SyncInput(ContractModel):
     @model_validator(mode="after")
     def _fields_of_the_method(self) -> SyncInput:
         if self.method in _LOCAL and self.sync_every is None:
-            raise ValueError(f"sync_every is required by {self.method}")
+            hint = "Add it: the number of steps from one synchronisation to the next, such as 100."
+            raise ContradictionError(f"sync_every is required by {self.method}", hint, field="sync_every")
         _only_for(self, "sync_every", _LOCAL, self.method)
         for name in ("fragments", "delay_steps", "quantize"):
             _only_for(self, name, ("diloco",), self.method)
@@ -60,11 +66,13 @@ class SyncInput(ContractModel):
         # torchft's DiLoCo checks both (local_sgd.py): fragments take turns, and one must be back before it leaves again.
         every, fragments = self.sync_every or 1, self.fragments or 1
         if every % fragments:
-            raise ValueError(f"fragments {fragments} does not divide sync_every {every} (torchft/local_sgd.py)")
+            message = f"fragments {fragments} does not divide sync_every {every} (torchft/local_sgd.py)"
+            hint = f"Choose fragments that divide sync_every, such as {gcd(every, fragments)}, or another sync_every."
+            raise ContradictionError(message, hint, field="fragments")
         if (self.delay_steps or 0) >= every // fragments and self.method == "diloco" and self.delay_steps:
-            raise ValueError(
-                f"delay_steps {self.delay_steps} is not below sync_every / fragments = {every // fragments} (torchft/local_sgd.py)"
-            )
+            message = f"delay_steps {self.delay_steps} is not below sync_every / fragments = {every // fragments} (torchft/local_sgd.py)"
+            hint = f"Lower it to {every // fragments - 1} or less, raise sync_every, or take fewer fragments."
+            raise ContradictionError(message, hint, field="delay_steps")
         return self
 
     def resolved(self) -> Sync:
@@ -92,9 +100,10 @@ class CompressionInput(ContractModel):
         _only_for(self, "freeze_steps", ("powersgd", "onebit", "zero-one"), self.kind)
         _only_for(self, "sync_every", ("zero-one",), self.kind)
         if self.kind == "powersgd" and self.freeze_steps is not None and self.freeze_steps < 2:
-            raise ValueError(
+            message = (
                 f"freeze_steps is {self.freeze_steps}; powersgd with error feedback needs 2 or more (powerSGD_hook.py)"
             )
+            raise ContradictionError(message, "Raise it to 2 or more, or leave it out.", field="freeze_steps")
         return self
 
     def resolved(self) -> Compression:

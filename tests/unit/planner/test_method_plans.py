@@ -182,17 +182,34 @@ class TestRefused:
         assert found["reasons"][0]["message"] == "cluster.islands: islands.count 2 does not divide the 3 nodes"
 
     @pytest.mark.parametrize(
-        ("sync", "message"),
+        ("strategy", "at", "message", "remedy"),
         [
-            ({"method": "diloco"}, "sync_every is required by diloco"),
-            ({"method": "gossip", "sync_every": 3}, "only local-sgd and diloco use it"),
-            ({**DILOCO, "fragments": 3}, "fragments 3 does not divide sync_every 100"),
-            ({**DILOCO, "fragments": 50, "delay_steps": 2}, "delay_steps 2 is not below sync_every / fragments = 2"),
+            ({"sync": {"method": "diloco"}}, "sync.sync_every", "sync_every is required by diloco", "Add it"),
+            (
+                {"sync": {"method": "gossip", "sync_every": 3}}, "sync.sync_every",
+                "sync_every is 3, but only local-sgd and diloco use it, and method is 'gossip'", "Leave sync_every out.",
+            ),
+            ({"sync": {**DILOCO, "fragments": 8}}, "sync.fragments", "fragments 8 does not divide sync_every 100", "such as 4"),
+            (
+                {"sync": {**DILOCO, "fragments": 50, "delay_steps": 2}}, "sync.delay_steps",
+                "delay_steps 2 is not below sync_every / fragments = 2", "Lower it to 1 or less",
+            ),
+            (
+                {"compression": {"kind": "fp16", "freeze_steps": 7}}, "compression.freeze_steps",
+                "freeze_steps is 7, but only powersgd, onebit and zero-one use it, and kind is 'fp16'", "Leave freeze_steps out.",
+            ),
+            (
+                {"compression": {"kind": "powersgd", "freeze_steps": 1}}, "compression.freeze_steps",
+                "freeze_steps is 1; powersgd with error feedback needs 2 or more", "2 or more, or leave it out",
+            ),
         ],
-    )
-    def test_fields_that_contradict_each_other(self, sync: Document, message: str) -> None:
-        found = answer(row({"zero": 3, "sync": sync}, framework="torchtitan", cluster={"islands": ISLANDS}))
-        assert message in found["reasons"][0]["message"]
+    )  # fmt: skip
+    def test_fields_that_contradict_each_other(self, strategy: Document, at: str, message: str, remedy: str) -> None:
+        """The reason names the field at fault with its value, the rule, and what to do."""
+        found = answer(row({"zero": 3, **strategy}, framework="torchtitan", cluster={"islands": ISLANDS}))
+        (reason,) = found["reasons"]
+        assert reason["message"].startswith(f"strategy.{at}: {message}")
+        assert remedy in reason["hint"]
 
     def test_a_request_that_lists_what_its_framework_does_not_run(self) -> None:
         with pytest.raises(InvalidInputError) as raised:

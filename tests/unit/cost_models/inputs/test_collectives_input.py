@@ -49,6 +49,9 @@ def test_the_library_follows_the_vendor_and_auto_forces_nothing() -> None:
         (H100, {"library": "rccl"}, "library", "does not run on NVIDIA's GPUs"),
         (MI300X, {"library": "nccl"}, "library", "does not run on AMD's GPUs"),
         (H100, {"algorithm": {"all_to_all": "ring"}}, "algorithm/all_to_all", "all_to_all"),
+        (H100, {"algorithm": {"all_reduce": "rings"}}, "algorithm/all_reduce", "is 'rings'; it must be one of 'ring', 'tree', 'nvls'"),
+        (H100, {"algorithm": {"broadcast": {}}}, "algorithm/broadcast", "broadcast is an object of 0 entries; it must be one of 'ring'"),
+        (H100, {"protocol": "LL64"}, "protocol", "is 'LL64'; it must be one of 'LL', 'LL128', 'Simple' or 'auto'"),
     ],
 )  # fmt: skip
 def test_what_nothing_could_run_is_refused(

@@ -80,7 +80,9 @@ def test_a_plain_plan_says_nothing_of_methods() -> None:
     ],
 )
 def test_optimizers_of_deepspeed_that_exchange_signs(compression: Document, optimizer: tuple[str, Document]) -> None:
-    files = written("deepspeed", row("deepspeed", {"compression": compression}, precision="fp16", framework_version="0.19.6"))
+    files = written(
+        "deepspeed", row("deepspeed", {"compression": compression}, precision="fp16", framework_version="0.19.6")
+    )
     said = json.loads(files["ds_config.json"])["optimizer"]
     assert (said["type"], said["params"] | optimizer[1]) == (optimizer[0], said["params"])
     assert read_back(files)["compression"] == compression
