@@ -20,9 +20,9 @@ def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Fl
     """Bytes on the device and in host memory of one rank, shape (K, N) each. [M-40]
 
     DiLoCo: outer momentum and one fragment's pseudo-gradients on the device, the last synchronised parameters on the host (torchft
-    local_sgd.py). PowerSGD: its error, as large as the gradients, and both factors (PowerSGDState). 1-bit Adam: errors of a worker
-    and of its part as a server (DeepSpeed onebit/adam.py); 0/1 Adam a momentum accumulator beside them. Gossip: the neighbours'
-    average.
+    local_sgd.py). Local SGD: the averages of all parameters beside them (torchft local_sgd.py, PyTorch model_averaging/utils.py).
+    PowerSGD: its error, as large as the gradients, and both factors (PowerSGDState). 1-bit Adam: errors of a worker and of its part as
+    a server (DeepSpeed onebit/adam.py); 0/1 Adam a momentum accumulator beside them. Gossip: the neighbours' average.
     """
     job, strategies, method = batch.job, batch.strategies, batch.job.method
     parameter, held = BYTES_PER[job.training.param_dtype], BYTES_PER[job.training.grad_dtype]
@@ -30,10 +30,11 @@ def replica_state_bytes(batch: Batch, *, trained_KN: Floats) -> tuple[Floats, Fl
     if method.is_local:
         # FSDP shards parameters at rest from what is called stage 2 here; torchft's buffers are sharded like them (DTensor).
         from_stage = 2 if batch.traits.zero2_shards_parameters else 3
+        # torchft clones every parameter before it averages them all, and PyTorch packs them into one flat buffer.
         own_KN = trained_KN * parameter * np.where(strategies.zero >= from_stage, 1.0 / strategies.zero_shard_size, 1.0)
         if sync.method == "diloco":
             return own_KN * (1.0 + 1.0 / sync.fragments), own_KN
-        return none, own_KN if job.framework.choices.replica_groups else none
+        return own_KN, none
     if sync.method == "gossip":
         return trained_KN * parameter, none
     if kind == "powersgd":

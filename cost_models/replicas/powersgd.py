@@ -28,7 +28,8 @@ class Elements:
     whole: float
     """Elements of what passes as it is: vectors, and matrices too small to gain."""
     column_work: float
-    """Sum of rows · rank² over the factors, for orthogonalising their columns."""
+    """Sum of rank² · (rows + columns) over the matrices, for orthogonalising both factors: the second one is that of the step before
+    (warm_start)."""
 
 
 def passes(rows: int, columns: int, rank: int) -> bool:
@@ -73,7 +74,7 @@ def _elements(matrices: tuple[Matrix, ...], rank: int) -> Elements:
         if passes(rows, columns, rank):
             compressed += count * rows * columns
             sent += count * rank * (rows + columns)
-            work += count * rank * rank * rows
+            work += count * rank * rank * (rows + columns)
         else:
             whole += count * rows * columns
     return Elements(compressed, sent, whole, work)

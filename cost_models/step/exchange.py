@@ -12,22 +12,29 @@ import numpy as np
 
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
+from cost_models.layers.shapes import parameter_tensors
 from cost_models.replicas.gossip import gossip_degree, gossip_s
 from cost_models.replicas.parameter_server import byteps_ratio
 from cost_models.replicas.powersgd import model_elements
+from cost_models.replicas.signs import variance_updates
 from cost_models.specs.method import Compression
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.ddp_comm import DdpLinks, DdpSeconds, ddp_exposed_s
+from cost_models.step.unit_collectives import split_calls
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.terms import Tier
 
 BUCKET_BYTES = 25.0 * 2**20
 """Gradients that DistributedDataParallel hands to a hook at a time: its default bucket_cap_mb."""
-POWERSGD_PASSES = 10.0
-"""Reads and writes of a gradient by PowerSGD's hook: the error is added (2 reads, 1 write), both factors are multiplied (2 reads), the
-product is written, and the new error is what it misses (2 reads, 2 writes)."""
+POWERSGD_PASSES = 11.0
+"""Reads and writes of a gradient by PowerSGD's hook: the error is added (2 reads, 1 write), the sum is copied (1 and 1), both factors are
+multiplied (2 reads), their product is written, and the new error is what it misses (2 reads, 1 write)."""
 ONEBIT_BYTES = 24.0
 """Memory traffic of 1-bit compression per fp32 element: momentum and error are read and added, packed, and the new error is written."""
+ONEBIT_SCALES = 2.0
+"""Gathers of scales beside the two exchanges of signs of a tensor."""
+ENDS = 3.0
+"""Parameter tensors outside the layers: embedding, last norm, output projection."""
 HALF_BYTES = 2.0
 SIGN_BYTES = 1.0 / 8.0
 
@@ -41,11 +48,13 @@ class Volume:
     compressed: float
     warm_up: float
     """Share of the run's steps that exchange whole gradients, 0...1."""
+    exchanges: float
+    """Compressed exchanges of a step, over the whole run."""
 
     @property
     def mean(self) -> float:
         """Bytes of a step, over the whole run."""
-        return self.warm_up * self.plain + (1.0 - self.warm_up) * self.compressed
+        return self.warm_up * self.plain + self.exchanges * self.compressed
 
     @property
     def ratio(self) -> float:
@@ -53,13 +62,19 @@ class Volume:
         return self.plain / self.mean
 
 
-def warm_up_share(job: Job) -> float:
-    """Share of the run's steps before compression begins, 0...1; 0 where the length of the run is not stated."""
-    tokens, training = job.training.total_tokens, job.training
+def shares_of_run(job: Job) -> tuple[float, float]:
+    """Share of the run's steps that exchange whole gradients, 0...1, and compressed exchanges of a mean step.
+
+    Where the length of the run is not stated, what is exchanged in the end stands for all of it.
+    """
+    tokens, training, compression = job.training.total_tokens, job.training, job.method.compression
     if tokens is None:
-        return 0.0
+        return 0.0, 1.0 / compression.sync_every
     steps = tokens / (training.seq_length * training.global_batch_size)
-    return min(1.0, job.method.compression.first_steps / steps)
+    first = min(steps, float(compression.first_steps))
+    # Before its variance is frozen 0/1 Adam sends signs too, of gradients, in the steps that do not update the variance.
+    whole = float(variance_updates(int(first))) if compression.kind == "zero-one" else first
+    return whole / steps, (first - whole + (steps - first) / compression.sync_every) / steps
 
 
 def volume(job: Job, elements: float) -> Volume:
@@ -72,7 +87,7 @@ def volume(job: Job, elements: float) -> Volume:
     compression, reduced = job.method.compression, BYTES_PER[job.training.grad_reduce_dtype]
     # Rings send 2 (n - 1) / n times as much of either, which the ratio cancels.
     plain = elements * reduced
-    return Volume(plain, _compressed_bytes(job, compression, elements), warm_up_share(job))
+    return Volume(plain, _compressed_bytes(job, compression, elements), *shares_of_run(job))
 
 
 def _compressed_bytes(job: Job, compression: Compression, elements: float) -> float:
@@ -84,7 +99,7 @@ def _compressed_bytes(job: Job, compression: Compression, elements: float) -> fl
         found = model_elements(job.model, compression.rank)
         return (found.sent + found.whole) * held
     if compression.kind in ("onebit", "zero-one"):
-        return elements * SIGN_BYTES / compression.sync_every
+        return elements * SIGN_BYTES
     return elements * BYTES_PER[job.training.grad_reduce_dtype]
 
 
@@ -115,14 +130,14 @@ def exchange_s(
         return DdpSeconds(exposed(_gossip_link_s(job, strategies, elements)), nominal)
     if method.sync.method == "parameter-server":
         return DdpSeconds(exposed(_server_link_s(job, strategies, elements)), nominal)
-    several, share = strategies.dp_cp > 1, warm_up_share(job)
+    several, (whole, exchanges) = strategies.dp_cp > 1, shares_of_run(job)
     if method.compression.kind in ("onebit", "zero-one"):
         # The optimizer exchanges its momentum when the backward is over, so nothing hides it.
-        compressed = _onebit_s(job, strategies, elements) / method.compression.sync_every
+        compressed = _onebit_s(job, strategies, elements)
     else:
         link_s, work_s = _hook_s(job, strategies, elements)
         compressed = exposed(link_s) + work_s
-    mean_s = share * exposed(links.reduce) + (1.0 - share) * np.where(several, compressed, 0.0)
+    mean_s = whole * exposed(links.reduce) + exchanges * np.where(several, compressed, 0.0)
     return DdpSeconds(np.asarray(mean_s), nominal)
 
 
@@ -132,7 +147,8 @@ def _hook_s(job: Job, strategies: Strategies, elements: Floats) -> tuple[Floats,
     placement, streaming = groups(strategies, job.cluster).dp_cp, job.calibration.memory_bytes_per_s_effective.value
     compression = job.method.compression
     if compression.kind in ("fp16", "bf16"):
-        casts = 2.0 * (held + HALF_BYTES) * elements / streaming
+        # Cast down, divided by the number of ranks in place, and cast up again.
+        casts = (2.0 * (held + HALF_BYTES) + 2.0 * HALF_BYTES) * elements / streaming
         return price("all_reduce", elements * HALF_BYTES, placement=placement).seconds, casts
     found = model_elements(job.model, compression.rank)
     # Every bucket makes three calls, one after the other: what passes whole, and both factors.
@@ -150,14 +166,16 @@ def _hook_s(job: Job, strategies: Strategies, elements: Floats) -> tuple[Floats,
 def _onebit_s(job: Job, strategies: Strategies, elements: Floats) -> Floats:
     """Seconds of one exchange of signs and of packing them, shape (N,). [C-44]
 
-    Source: DeepSpeed runtime/comm/nccl.py compressed_allreduce: an all-to-all of one bit per element to the rank that averages a
-    part, then an all-gather, each with a scale per rank.
+    Source: DeepSpeed runtime/comm/nccl.py compressed_allreduce, which the optimizer calls for each parameter tensor by itself: an
+    all-to-all of one bit per element to the rank that averages a part, then an all-gather, each with a gather of a scale per rank.
     """
-    placement, price = groups(strategies, job.cluster).dp_cp, job.calibration.collective_s
-    bits = elements * SIGN_BYTES + BYTES_PER["fp32"] * strategies.dp_cp
-    packing = ONEBIT_BYTES * elements * (1.0 + 1.0 / strategies.dp_cp)
-    there, back = (price(op, bits, placement=placement).seconds for op in ("all_to_all", "all_gather"))
-    return np.asarray(there + back + packing / job.calibration.memory_bytes_per_s_effective.value)
+    placement, n = groups(strategies, job.cluster).dp_cp, strategies.dp_cp
+    tensors = ENDS - job.model.tie_word_embeddings + sum(parameter_tensors(job, kind) for kind in job.model.layer_kinds)
+    bits = elements * SIGN_BYTES
+    there, back = (split_calls(job, op, bits, placement, tensors).seconds for op in ("all_to_all", "all_gather"))
+    scales = split_calls(job, "all_gather", BYTES_PER["fp32"] * n * tensors, placement, tensors).seconds
+    packing_s = ONEBIT_BYTES * elements * (1.0 + 1.0 / n) / job.calibration.memory_bytes_per_s_effective.value
+    return np.asarray(there + back + ONEBIT_SCALES * scales + packing_s)
 
 
 def _gossip_link_s(job: Job, strategies: Strategies, elements: Floats) -> Floats:

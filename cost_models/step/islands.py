@@ -71,6 +71,16 @@ def averaged_bytes(job: Job) -> float:
     return _elements(job) * (FP8_BYTES if fp8 else BYTES_PER[job.training.param_dtype])
 
 
+def copies_of_parameters(strategies: Strategies, count: Floats) -> Floats:
+    """How many times one of `count` groups sends every parameter, shape (N,). [C-40]
+
+    torchft forms a group of the ranks with the same number in all replica groups (manager.py, group_rank), so that ranks which hold the
+    same parameters each send them. FSDP, which is stage 2 and 3 here, shards them.
+    """
+    ranks = strategies.dp_cp / count
+    return np.where(strategies.zero >= 2, ranks / np.minimum(strategies.zero_shard_size, ranks), ranks)
+
+
 def _elements(job: Job) -> float:
     """Parameters that are trained, of the whole model."""
     return float(trained_parameters(job.model, job.training).trainable)
@@ -83,6 +93,8 @@ def _averaging_s(job: Job, strategies: Strategies, count: Floats) -> Floats:
     if islands is None:
         placement = groups(strategies, job.cluster).dp_cp
         return job.calibration.collective_s("all_reduce", size, placement=placement).seconds
+    if job.framework.choices.replica_groups:
+        size = size * copies_of_parameters(strategies, count)
     # Every fragment is a message of its own, with a latency of its own.
     parts = job.method.sync.fragments if job.method.sync.method == "diloco" else 1
     each = between_islands_s(

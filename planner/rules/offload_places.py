@@ -170,7 +170,7 @@ OFFLOAD_PLACE_RULES: tuple[Rule, ...] = (
     Rule(
         _CODE, _zenflow_on_drives, "ZenFlow keeps optimizer state in host memory, but offload.optimizer_device is 'nvme'",
         "Set offload.optimizer_device to 'cpu', or offload.optimizer_overlap to 'pipelined'.",
-        "deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py, zenflow_stage_3.py (no swapper)", frameworks=_ZENFLOW, rare=_OVERLAP,
+        "deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py, engine_stage3.py (no swapper)", frameworks=_ZENFLOW, rare=_OVERLAP,
         smallest_change="offload.optimizer_device 'nvme' -> 'cpu'",
     ),
     Rule(

@@ -89,8 +89,8 @@ class CompressionInput(ContractModel):
     rank: Annotated[Degree, Field(le=10_000)] | None = None
     """Rank of powersgd's factors, as a number. Default 1."""
     freeze_steps: Count | None = None
-    """Number of steps at the beginning that exchange whole gradients (start_powerSGD_iter, freeze_step, var_freeze_step). Default: that of
-    the program, 1000 for powersgd and 100000 for onebit and zero-one."""
+    """Number of steps at the beginning that exchange whole gradients (start_powerSGD_iter, freeze_step); of zero-one those in which the
+    variance may change (var_freeze_step), of which few do. Default: that of the program, 1000 for powersgd and 100000 for onebit and zero-one."""
     sync_every: Annotated[Degree, Field(le=100_000)] | None = None
     """Mean number of steps from one exchange of zero-one to the next. Default 1."""
 

@@ -26,6 +26,7 @@ def release(bound: str) -> str:
 
 # --- facts of the framework -------------------------------------------------------------------------------------------
 
+SIGNS = replace(deepspeed.CHOICES, compressions=frozenset({"onebit", "zero-one"}))
 FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     # Framework, last before, first after, fact, before, after. Sources stand beside `former` in each file.
     ("megatron", "0.11.9", "0.12", "builds_mtp", False, True),
@@ -63,6 +64,7 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("megatron", "0.16.9", "0.17", "expert_shard_group_stages", frozenset({1}), frozenset({1, 2, 3})),
     ("deepspeed", "0.19.6", "0.19.7", "shard_group_stages", frozenset({3}), frozenset()),
     ("deepspeed", "0.19.6", "0.19.7", "expert_shard_group_stages", frozenset({3}), frozenset()),
+    ("deepspeed", "0.19.6", "0.19.7", "choices", SIGNS, deepspeed.CHOICES),
 )
 EARLIER: tuple[tuple[str, str, str, str, object, object], ...] = (
     # The same of facts that changed again later.
