@@ -60,8 +60,7 @@ WARNINGS: Mapping[str, str] = {
 """What each warning that is a code means."""
 
 
-
-class Contradiction(ValueError):
+class ContradictionError(ValueError):
     """What a model refuses of fields that each are legal: the rule with its values, and what to do about it.
 
     Args:
@@ -152,7 +151,7 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
         allowed = _literals(context["expected"])
         hint = choice_hint(error["input"] if isinstance(error["input"], str) else "", allowed)
         return Problem(at, f"{field} is {value}; it must be one of {context['expected']}", hint)
-    if kind == "value_error" and isinstance(told := context["error"], Contradiction):
+    if kind == "value_error" and isinstance(told := context["error"], ContradictionError):
         if told.field is None:
             return Problem(at, f"{field}: {told}", told.hint)
         return Problem(child(at, told.field), str(told), told.hint)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import child
-from cost_models.inputs.fields import STRICT, Contradiction, Count, CountOrZero, Flag, Quantity, QuantityOrZero
+from cost_models.inputs.fields import STRICT, ContradictionError, Count, CountOrZero, Flag, Quantity, QuantityOrZero
 from cost_models.specs.method import Islands
 from cost_models.specs.run import MOST_SPARES, Checkpoint, Reliability
 from cost_models.units import BITS_PER_BYTE, GB, GRAMS_PER_KG, HOUR_S, KWH
@@ -93,9 +93,11 @@ class CheckpointInput(Documented):
         # Both would contradict each other as soon as the model changes, and neither leaves the goodput open.
         if (self.save_s is None) == (self.storage_gb_per_s is None):
             if self.save_s is None:
-                raise Contradiction("neither of save_s and storage_gb_per_s is given; give one", "Add one of the two.")
+                raise ContradictionError(
+                    "neither of save_s and storage_gb_per_s is given; give one", "Add one of the two."
+                )
             both = f"both of save_s and storage_gb_per_s are given ({self.save_s:g} and {self.storage_gb_per_s:g}); give one"
-            raise Contradiction(both, "Leave one of the two out.")
+            raise ContradictionError(both, "Leave one of the two out.")
         return self
 
     def resolved(self) -> Checkpoint:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from cost_models.inputs.fields import Contradiction, Quantity
+from cost_models.inputs.fields import ContradictionError, Quantity
 from cost_models.specs.method import PLAIN, Compression, CompressionKind, Method, Quantize, Sync, SyncMethod, Topology
 from planner.schemas.base import ContractModel, Count, Degree
 
@@ -27,7 +27,7 @@ def _only_for(given: ContractModel, name: str, values: Sequence[str], chosen: st
         *most, last = values
         users = f"{', '.join(most)} and {last} use" if most else f"{last} uses"
         message = f"{name} is {value!r}, but only {users} it, and {_NAMED_BY[type(given).__name__]} is {chosen!r}"
-        raise Contradiction(message, f"Leave {name} out.", field=name)
+        raise ContradictionError(message, f"Leave {name} out.", field=name)
 
 
 class SyncInput(ContractModel):
@@ -57,7 +57,7 @@ class SyncInput(ContractModel):
     def _fields_of_the_method(self) -> SyncInput:
         if self.method in _LOCAL and self.sync_every is None:
             hint = "Add it: the number of steps from one synchronisation to the next, such as 100."
-            raise Contradiction(f"sync_every is required by {self.method}", hint, field="sync_every")
+            raise ContradictionError(f"sync_every is required by {self.method}", hint, field="sync_every")
         _only_for(self, "sync_every", _LOCAL, self.method)
         for name in ("fragments", "delay_steps", "quantize"):
             _only_for(self, name, ("diloco",), self.method)
@@ -68,11 +68,11 @@ class SyncInput(ContractModel):
         if every % fragments:
             message = f"fragments {fragments} does not divide sync_every {every} (torchft/local_sgd.py)"
             hint = f"Choose fragments that divide sync_every, such as {gcd(every, fragments)}, or another sync_every."
-            raise Contradiction(message, hint, field="fragments")
+            raise ContradictionError(message, hint, field="fragments")
         if (self.delay_steps or 0) >= every // fragments and self.method == "diloco" and self.delay_steps:
             message = f"delay_steps {self.delay_steps} is not below sync_every / fragments = {every // fragments} (torchft/local_sgd.py)"
             hint = f"Lower it to {every // fragments - 1} or less, raise sync_every, or take fewer fragments."
-            raise Contradiction(message, hint, field="delay_steps")
+            raise ContradictionError(message, hint, field="delay_steps")
         return self
 
     def resolved(self) -> Sync:
@@ -100,8 +100,10 @@ class CompressionInput(ContractModel):
         _only_for(self, "freeze_steps", ("powersgd", "onebit", "zero-one"), self.kind)
         _only_for(self, "sync_every", ("zero-one",), self.kind)
         if self.kind == "powersgd" and self.freeze_steps is not None and self.freeze_steps < 2:
-            message = f"freeze_steps is {self.freeze_steps}; powersgd with error feedback needs 2 or more (powerSGD_hook.py)"
-            raise Contradiction(message, "Raise it to 2 or more, or leave it out.", field="freeze_steps")
+            message = (
+                f"freeze_steps is {self.freeze_steps}; powersgd with error feedback needs 2 or more (powerSGD_hook.py)"
+            )
+            raise ContradictionError(message, "Raise it to 2 or more, or leave it out.", field="freeze_steps")
         return self
 
     def resolved(self) -> Compression:

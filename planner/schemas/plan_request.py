@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from cost_models.inputs.fields import Contradiction, CountOrZero, Quantity, QuantityOrZero
+from cost_models.inputs.fields import ContradictionError, CountOrZero, Quantity, QuantityOrZero
 from cost_models.specs.training import EXAMPLE_TRAINING
 from cost_models.strategies.fields import GROUPS
 from planner.schemas.base import ContractModel, Degree, Flag, Fraction
@@ -39,7 +39,7 @@ class NodeRange(ContractModel):
     @model_validator(mode="after")
     def _ordered(self) -> NodeRange:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise Contradiction(f"min {self.min} is larger than max {self.max}", "Lower min, or raise max.")
+            raise ContradictionError(f"min {self.min} is larger than max {self.max}", "Lower min, or raise max.")
         return self
 
 
@@ -66,7 +66,9 @@ class Constraints(ContractModel):
         both = [n for n in names if getattr(self.fixed, n) is not None and getattr(self.allowed, n) is not None]
         if both:
             told = f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} given in both fixed and allowed"
-            raise Contradiction(told, "A fixed field has one value and an allowed one is searched: leave it in one of the two.")
+            raise ContradictionError(
+                told, "A fixed field has one value and an allowed one is searched: leave it in one of the two."
+            )
         return self
 
 
