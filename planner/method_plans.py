@@ -79,6 +79,7 @@ def add_method_plans(
     response: Document,
     checked: CheckedRequest,
     *,
+    changed_too: bool = True,
     started: float | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
@@ -87,12 +88,15 @@ def add_method_plans(
     Args:
         response: of the search without them; its `plans`, `ties`, `search`, `changed_plans` and `warnings` are brought up to date.
         checked: the request.
+        changed_too: whether `changed_plans` are looked for.
         started: when it was taken up, on `perf_counter`'s clock; its time limit counts from there.
         should_stop: asked between chunks of each search.
     """
     changed: list[list[Document]] = []
     beside: list[list[Document]] = []
     for way in _ways(checked):
+        if way.changes and not changed_too:
+            continue
         budget = Budget(checked.asked.time_limit_s, should_stop, started)
         if budget.must_stop():
             response["warnings"].append(
@@ -113,6 +117,8 @@ def add_method_plans(
     exact = [
         plan for plans in (response["plans"], *beside) for plan in plans if plan["evaluation"]["mathematics"] == "exact"
     ]
+    if changed and (not exact or checked.asked.objective != "step_time"):
+        exact += _fastest_exact(checked, started=started, should_stop=should_stop)
     # Rounded plans and exact ones are launched alike; what they compute differs in digits alone, so that one ranking holds both.
     if beside:
         merged = _merged([response["plans"], *beside], checked)
@@ -138,6 +144,23 @@ def _search(
     headroom = asked.constraints.memory_headroom_fraction
     plans = ranked_plans(way.pooled, best, headroom_fraction=headroom, assumed=assumed_fields(way.pooled, {}))
     return found, plans[: asked.top_k]
+
+
+def _fastest_exact(
+    checked: CheckedRequest, *, started: float | None, should_stop: Callable[[], bool] | None
+) -> list[Document]:
+    """The fastest exact plan, where rounded ones may fill all ranks or another objective orders them; empty where there is none."""
+    constraints = checked.asked.constraints
+    whole = {
+        name: (False,) for name in ("zero_quantized_weights", "zero_quantized_gradients")
+        if False in (getattr(constraints.allowed, name) or ())
+    }  # fmt: skip
+    constraints = constraints.model_copy(update={"allowed": constraints.allowed.model_copy(update=whole)})
+    asked = checked.asked.model_copy(update={"constraints": constraints, "objective": "step_time", "top_k": 1})
+    if Budget(asked.time_limit_s, should_stop, started).must_stop():
+        return []
+    _, plans = _search(_Way("exact", checked.job, asked, changes=False), started=started, should_stop=should_stop)
+    return [plan for plan in plans if plan["evaluation"]["mathematics"] == "exact"]
 
 
 # Rows that differ only in what a group cuts off are the same once it is cut off.

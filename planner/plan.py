@@ -73,12 +73,14 @@ def plan_checked(
     should_stop: Callable[[], bool] | None = None,
     started: float | None = None,
     without: Parts = frozenset(),
+    changed_too: bool = True,
 ) -> dict[str, Any]:
     """The plan response for a request that has been checked. For the other arguments see `plan`.
 
     Args:
         started: the time at which the request arrived, on `perf_counter`'s clock; time limits count from there.
         without: parts of the search that are left out, to see what each is worth.
+        changed_too: whether `changed_plans` are looked for, which take a search for each way of training.
     """
     asked, job = checked.asked, checked.job.jobs[0]
     searched = _searched(checked, started, without)
@@ -117,25 +119,36 @@ def plan_checked(
     if (asks_methods(asked) or checked.late is not None) and not checked.job.cluster.lists_pools:
         from planner.method_plans import add_method_plans
 
-        add_method_plans(response, checked, started=started, should_stop=should_stop)
+        add_method_plans(response, checked, changed_too=changed_too, started=started, should_stop=should_stop)
     if "what_if" in asked.include:
-        _add_what_if(response, checked, should_stop=should_stop)
+        # The variants share what is left of the time limit: each with a limit of its own, a request would take many times as long.
+        add_what_if(response, checked, should_stop=Budget(asked.time_limit_s, should_stop, started).must_stop)
     return response
 
 
-def _add_what_if(response: dict[str, Any], checked: CheckedRequest, *, should_stop: Callable[[], bool] | None) -> None:
-    """Adds the best plans of variants of the request, and what replicas that do not wait would save the best plan."""
+def add_what_if(response: dict[str, Any], checked: CheckedRequest, *, should_stop: Callable[[], bool]) -> None:
+    """Adds the best plans of variants of the request, and what replicas that do not wait would save the best plan.
+
+    Once `should_stop` is true the rest of the variants is left out, which a warning says.
+    """
     from planner.answer.asynchrony import asynchrony
     from planner.answer.what_if import what_if
 
     def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
-        return plan_checked(checked.changed(changed), should_stop=should_stop, started=perf_counter())
+        # Only the best of `plans` is told of a variant.
+        return plan_checked(
+            checked.changed(changed), should_stop=should_stop, started=perf_counter(), changed_too=False
+        )
 
     plans = response["plans"]
     if plans:
         response["asynchrony"] = asynchrony(plans[0], seed=checked.asked.seed)
     job = checked.job.jobs[0]
     response["what_if"] = what_if(checked.given, job, plans, solve=solve, should_stop=should_stop)
+    if plans and should_stop():
+        response["warnings"].append(
+            "The time was up before every variant of `what_if` was planned, so it may lack some."
+        )
 
 
 def _fallen_back(

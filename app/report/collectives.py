@@ -33,7 +33,7 @@ def _curves(document: Json) -> Section:
     # Dashes mark what nobody gets without asking for it.
     measured = document["measured"]
     # Points are drawn last, so that no curve hides them.
-    shown.append(Times("as plans are priced", tuple(zip(sizes, priced, strict=True))))
+    shown.append(Times("as plans are priced", tuple(zip(sizes, priced, strict=True)), is_chosen=True))
     if measured is not None:
         points = tuple(
             point for point in zip(measured["size_bytes"], measured["seconds"], strict=True)

@@ -1,4 +1,4 @@
-"""How replicas stay together, in words: for the table, the terminal's footer and the pages."""
+"""How replicas stay together and are updated, in words: for the table, the terminal's footer and the pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from app.plan_cells import Json, degrees_above_one, seconds
 
-CHANGED_COLUMNS = ("plan", "how replicas stay together", "split", "step s", "pays below")
+CHANGED_COLUMNS = ("plan", "what is changed", "split", "step s", "pays below")
 CHANGED_NOTE = (
     "These plans change the mathematics of training, so that they are ranked apart. Pays below: the share of extra steps up to which such a "
     "plan is faster than the fastest exact one. How many steps it needs is not known here, and nothing is said of the quality that it reaches."
@@ -14,7 +14,7 @@ CHANGED_NOTE = (
 
 
 def method_in_words(strategy: Json) -> str:
-    """The way of keeping replicas together that a strategy names, such as "diloco, every 100 steps"; empty for the plain one."""
+    """What a strategy names of ways that are not the framework's own, such as "diloco, every 100 steps" or "ZenFlow"; empty for the plain one."""
     sync, compression = strategy.get("sync") or {}, strategy.get("compression") or {}
     parts = []
     if sync:
@@ -30,6 +30,8 @@ def method_in_words(strategy: Json) -> str:
     if compression:
         rank = compression.get("rank")
         parts.append(f"{compression['kind']} of rank {rank}" if rank else compression["kind"])
+    if (strategy.get("offload") or {}).get("optimizer_overlap") == "zenflow":
+        parts.append("ZenFlow")
     return ", ".join(parts)
 
 
@@ -46,14 +48,14 @@ def has_other_arithmetic(plans: Sequence[Json]) -> bool:
     return any(arithmetic(plan) != "exact" for plan in plans)
 
 
-def changed_rows(response: Json) -> Iterator[tuple[str, str, str, str, str]]:
-    """The cells of each changed plan, in the order of `CHANGED_COLUMNS`."""
-    for plan in response.get("changed_plans") or ():
+def changed_rows(response: Json, *, most: int | None = None) -> Iterator[tuple[str, str, str, str, str]]:
+    """The cells of each changed plan, or of the `most` first ones, in the order of `CHANGED_COLUMNS`."""
+    for plan in (response.get("changed_plans") or ())[:most]:
         extra = plan["break_even_extra_steps"]
         yield (
             str(plan["rank"]),
             method_in_words(plan["strategy"]),
-            degrees_above_one(plan),
+            f"{degrees_above_one(plan)} mb{plan['strategy'].get('micro_batch_size') or 1}",
             seconds(plan["evaluation"]["step_time_s"]),
             "no exact plan to compare with" if extra is None else _pays(extra),
         )

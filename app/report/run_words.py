@@ -76,7 +76,7 @@ def variant_rows(run: Json) -> list[tuple[str, ...]]:
     """The what-if of a run, a row for each variant in the order of VARIANT_COLUMNS; empty where failures are not known."""
     if run["stops"] is None:
         return []
-    return [
+    rows = [
         (
             duration(each["interval_s"]),
             "-" if each["spares"] is None else f"{each['spares']:,}",
@@ -87,6 +87,8 @@ def variant_rows(run: Json) -> list[tuple[str, ...]]:
         )
         for each in run["stops"]["what_if"]
     ]
+    # Young's interval and the optimal one are often the same to all digits that are shown.
+    return list(dict.fromkeys(rows))
 
 
 def condition_rows(evaluation: Json) -> list[tuple[str, ...]]:

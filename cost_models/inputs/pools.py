@@ -85,12 +85,14 @@ def _beside(document: Mapping[str, Any], pointer: str) -> list[Problem]:
     unknown = {name: None for name in extra if name not in ClusterInput.model_fields}
     if unknown:
         validated(ClusterInput, unknown, pointer=pointer)
-    return [
-        Problem(
-            child(pointer, name), f"{name} is given beside pools, but each pool has its own", "Move it into each pool."
-        )
-        for name in extra
-    ]
+    found = []
+    for name in extra:
+        message, hint = f"{name} is given beside pools, but each pool has its own", "Move it into each pool."
+        if name not in NodesInput.model_fields:
+            message = f"{name} is given beside pools, which is not modelled"
+            hint = "Leave it out, or plan each pool as a cluster of its own."
+        found.append(Problem(child(pointer, name), message, hint))
+    return found
 
 
 def _sizes(listed: list[Any], at: str) -> list[Problem]:

@@ -37,11 +37,14 @@ MOST_TIED = 10
 """Number of plans among which ties are reported, however few are shown."""
 
 
-def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = ()) -> list[Text]:
+def footer(
+    response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (), most: int | None = None
+) -> list[Text]:
     """The lines under a table that shows these first plans of a response, near-copies left out.
 
     What is claimed of plans follows from the response alone: it does not change with how many of them are shown. `unseen` are
-    the headings of columns for which the terminal is too narrow, and which need no explanation.
+    the headings of columns for which the terminal is too narrow, and which need no explanation. `most` limits the plans that change the
+    mathematics.
     """
     plans = response["plans"]
     lines = [
@@ -64,7 +67,7 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
         lines.append(
             Text(f"A plan {best['gain_fraction']:.1%} faster cannot be expressed in this framework: {reasons}.")
         )
-    lines += [*_changed(response), *_included(response)]
+    lines += [*_changed(response, most), *_included(response)]
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
@@ -104,9 +107,9 @@ def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
     ]
 
 
-def _changed(response: Json) -> list[Text]:
+def _changed(response: Json, most: int | None) -> list[Text]:
     """The plans that change the mathematics, and up to how many more steps each is worth its time."""
-    rows = list(changed_rows(response))
+    rows = list(changed_rows(response, most=most))
     if not rows:
         return []
     told = [f"  {rank}. {how}: {step} s, {split}; pays below {pays}" for rank, how, split, step, pays in rows]

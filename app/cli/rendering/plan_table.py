@@ -130,7 +130,7 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool, sour
     else:
         dropped = frozenset()
         out.print(_no_plan(response), style="bold red")
-    for line in footer(response, shown, unseen=dropped):
+    for line in footer(response, shown, unseen=dropped, most=most):
         print_indented(line, out)
     if dropped:
         out.print("Some columns are left out: widen the terminal to 120 characters, or use --json.", style="dim")

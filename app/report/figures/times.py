@@ -23,6 +23,8 @@ class Times:
     points: tuple[tuple[float, float], ...]
     """Size and seconds."""
     is_measured: bool = False
+    is_chosen: bool = False
+    """Whether it is the one that is taken, drawn in a colour of its own."""
     is_dashed: bool = False
 
 
@@ -59,6 +61,8 @@ def times(
 def _kind(curve: Times, number: int) -> str:
     if curve.is_measured:
         return "way measured"
+    if curve.is_chosen:
+        return "way chosen"
     return f"way way-{number % COLOURS}{' dashed' if curve.is_dashed else ''}"
 
 

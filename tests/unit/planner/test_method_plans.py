@@ -295,3 +295,24 @@ class TestListed:
         times = [each["evaluation"]["step_time_s"] for each in found["plans"]]
         assert times == sorted(times)
         assert found["plans"][0]["evaluation"]["mathematics"] == "rounded"
+
+    def test_changed_plans_are_compared_with_an_exact_one_that_rounded_ones_leave_no_rank(self) -> None:
+        """Over 10 Gbit/s quantised gathers win all ranks, so that no exact plan is listed although there is one."""
+        both = {"zero_quantized_weights": [False, True], "zero_quantized_gradients": [False, True]}
+        offload = {"optimizer_fraction": [1], "optimizer_overlap": ["none", "zenflow"]}
+        asked = {
+            "model": {"preset": "llama-3.1-8b"}, "cluster": {"preset": "dgx-h100", "num_nodes": 2, "nic_gbit_per_s": 10},
+            "training": {**TRAINING, "framework": "deepspeed", "global_batch_size": 64}, "top_k": 1,
+            "constraints": {
+                "fixed": {"tp": 1, "pp": 1, "cp": 1, "zero": 3, "recompute": "full"}, "allowed": {**both, "offload": offload},
+                "num_nodes": {"min": 2},
+            },
+        }  # fmt: skip
+        found = plan(asked)
+        exact = plan(
+            {**asked, "constraints": {**asked["constraints"], "allowed": {"offload": {"optimizer_fraction": [1]}}}}
+        )
+        assert [each["evaluation"]["mathematics"] for each in found["plans"]] == ["rounded"]
+        (changed,) = found["changed_plans"]
+        ratio = exact["plans"][0]["evaluation"]["step_time_s"] / changed["evaluation"]["step_time_s"]
+        assert changed["break_even_extra_steps"] == pytest.approx(ratio - 1.0)

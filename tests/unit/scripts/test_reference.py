@@ -62,6 +62,8 @@ def test_every_reason_and_error_has_words() -> None:
         ("peak_device_range_bytes", "bytes"),
         ("model_tflops_per_gpu", "TFLOP/s"),
         ("memory_headroom_fraction", "share, 0 to 1"),
+        ("carbon_g_per_kwh", "g/kWh"),
+        ("energy_kwh", "kWh"),
         ("tp", ""),
     ],
 )

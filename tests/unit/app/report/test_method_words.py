@@ -40,6 +40,8 @@ def answer() -> dict[str, Any]:
         ({"sync": {"method": "parameter-server", "servers": 4}}, "parameter-server, 4 servers"),
         ({"compression": {"kind": "powersgd", "rank": 4}}, "powersgd of rank 4"),
         ({"compression": {"kind": "bf16"}}, "bf16"),
+        ({"offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, "ZenFlow"),
+        ({"offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "pipelined"}}, ""),
     ],
 )  # fmt: skip
 def test_a_method_in_words(strategy: dict[str, Any], words: str) -> None:
@@ -66,6 +68,16 @@ def test_a_plan_that_is_slower_never_pays(answer: dict[str, Any]) -> None:
     alone = {**answer["changed_plans"][0], "break_even_extra_steps": None}
     cells = [row[-1] for row in changed_rows({"changed_plans": [slow, alone]})]
     assert cells == ["never: it is slower", "no exact plan to compare with"]
+
+
+def test_as_many_changed_plans_are_listed_as_of_the_others(answer: dict[str, Any]) -> None:
+    """A table asks for more plans than it shows, since near-copies are left out of it."""
+    assert len(answer["changed_plans"]) == 2
+    told = "\n".join(line.plain for line in footer(answer, answer["plans"], most=1))
+    size = answer["changed_plans"][0]["strategy"]["micro_batch_size"]
+    assert "1. powersgd of rank 4: " in told
+    assert f" mb{size}; pays below" in told
+    assert "2. powersgd" not in told
 
 
 def test_the_page_has_a_section_of_its_own_for_them(answer: dict[str, Any]) -> None:

@@ -63,6 +63,13 @@ def test_waiting_and_background_writes_are_said_where_they_are_known() -> None:
     assert facts["Checkpoints"].endswith("for 60.0 s, and storage holds it 5.00 min later")
 
 
+def test_variants_that_look_alike_are_one_row() -> None:
+    """Young's interval and the optimal one differ by 0.003 % where failures are rare."""
+    (variant,) = STOPS["what_if"]
+    stops = {**STOPS, "what_if": [variant, {**variant, "interval_s": variant["interval_s"] * 1.00003}]}
+    assert len(variant_rows({**RUN, "goodput": 0.8597, "stops": stops})) == 1
+
+
 def test_conditions_are_rows_with_what_would_hide_them() -> None:
     its = {
         "ratio": 2.3768, "verdict": "exposed", "num_ranks": 64, "element_bytes": 2.0, "bandwidth_bytes_per_s": 50e9,

@@ -76,6 +76,7 @@ def test_a_preset_describes_a_pools_nodes() -> None:
         ({"pools": [OLD, {**NEW, "num_node": 3}]}, "/cluster/pools/1/num_node", "not a known field"),
         ({"pools": [OLD], "gpu": "H100-SXM-80GB"}, "/cluster/gpu", "beside pools"),
         ({"pools": [OLD], "calibration": "x"}, "/cluster/calibration", "beside pools"),
+        ({"pools": [OLD], "islands": {"count": 2, "link_gbit_per_s": 10}}, "/cluster/islands", "which is not modelled"),
         ({"pools": [OLD], "network": {"fabric": "wool"}}, "/cluster/network/fabric", "wool"),
         ({"pools": [{**OLD, "network": {}}]}, "/cluster/pools/0/network", "not a known field"),
         ({"pools": [OLD, 7]}, "/cluster/pools/1", "must be an object"),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.plan import plan
+from planner.plan import add_what_if, plan, plan_checked
+from planner.request.checked_request import check_request
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},
@@ -48,6 +49,14 @@ def test_sequences_keep_the_tokens_of_a_step(found: list[dict[str, Any]]) -> Non
     assert list(lengths) == [2048, 8192, 16384]
     for entry in lengths.values():
         assert entry["tokens_per_s"] * entry["step_time_s"] == pytest.approx(4096 * 64)
+
+
+def test_variants_share_what_is_left_of_the_time() -> None:
+    checked = check_request(REQUEST)
+    response = plan_checked(check_request({**REQUEST, "include": []}))
+    add_what_if(response, checked, should_stop=lambda: True)
+    assert [entry["field"] for entry in response["what_if"]] == ["as asked"]
+    assert any("every variant of `what_if`" in warning for warning in response["warnings"])
 
 
 def test_without_a_plan_there_is_nothing_to_compare() -> None:
