@@ -54,7 +54,13 @@ UNITS: tuple[tuple[str, str], ...] = (
 )
 """The unit that a field's name ends in; the first ending that fits counts."""
 # A strategy appears in requests and in answers; its table stands once, on a page of its own.
-ELSEWHERE = {"StrategyInput": "[strategy](strategy.md)", "OverlapInput": "object", "OffloadInput": "object"}
+ELSEWHERE = {
+    "StrategyInput": "[strategy](strategy.md)",
+    "OverlapInput": "object",
+    "OffloadInput": "object",
+    "SyncInput": "[object](strategy.md#object-syncinput)",
+    "CompressionInput": "[object](strategy.md#object-compressioninput)",
+}
 
 
 def request() -> str:

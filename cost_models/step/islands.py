@@ -89,7 +89,7 @@ def _elements(job: Job) -> float:
 def _averaging_s(job: Job, strategies: Strategies, count: Floats) -> Floats:
     """Seconds of one synchronisation of all parameters, shape (N,)."""
     islands = job.cluster.islands
-    size = averaged_bytes(job)
+    size: Floats | float = averaged_bytes(job)
     if islands is None:
         placement = groups(strategies, job.cluster).dp_cp
         return job.calibration.collective_s("all_reduce", size, placement=placement).seconds

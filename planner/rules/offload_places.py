@@ -76,6 +76,10 @@ def _zenflow_on_drives(_job: Job, s: Strategies) -> Bools:
     return np.asarray(_zenflow(_job, s) & (s.offload_optimizer_device == OffloadDevice.NVME))
 
 
+def _zenflow_accumulates(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(_zenflow(_job, s) & (s.num_micro_batches > 1))
+
+
 def _modules(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.offload_activation_modules != 0)
 
@@ -172,6 +176,13 @@ OFFLOAD_PLACE_RULES: tuple[Rule, ...] = (
         "Set offload.optimizer_device to 'cpu', or offload.optimizer_overlap to 'pipelined'.",
         "deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py, engine_stage3.py (no swapper)", frameworks=_ZENFLOW, rare=_OVERLAP,
         smallest_change="offload.optimizer_device 'nvme' -> 'cpu'",
+    ),
+    # Its update interval takes the place of gradient accumulation: a batch of several micro-batches would be cut into other ones.
+    Rule(
+        _CODE, _zenflow_accumulates, "ZenFlow puts its update interval in the place of gradient accumulation: a step must be one micro-batch, but there are {num_micro_batches}",
+        "Raise micro_batch_size or dp, or lower global_batch_size, until num_micro_batches is 1.",
+        "deepspeed/runtime/zenflow/engine.py (gradient_accumulation_steps = update_interval)", frameworks=_ZENFLOW, rare=_OVERLAP,
+        smallest_change="num_micro_batches {num_micro_batches} -> 1",
     ),
     Rule(
         _CODE, _modules, "{framework} cannot offload the activations of single modules", "Leave offload.activation_modules out.",

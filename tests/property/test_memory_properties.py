@@ -17,7 +17,7 @@ from cost_models.inputs.model import resolve_model
 from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.strategies.fields import Schedule
+from cost_models.strategies.fields import RARE, Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
 from cost_models.terms import MEMORY_NAMES
@@ -206,7 +206,8 @@ def test_one_gpu_is_the_textbook_sum(micro_batch: int, layers: int) -> None:
     off = ("zero", "recompute", "recompute_method", "recompute_modules", "schedule", "layout", "cp_comm",
            "sequence_parallel", "grad_sync_each", "offload_optimizer_fraction", "offload_parameters",
            "offload_activation_layers")  # fmt: skip
-    columns = ones | dict.fromkeys(off, (0,)) | {"micro_batch_size": (micro_batch,), "num_micro_batches": (2,)}
+    rare = {name: (default,) for name, default in RARE.items()}
+    columns = ones | dict.fromkeys(off, (0,)) | rare | {"micro_batch_size": (micro_batch,), "num_micro_batches": (2,)}
     layouts = build_layouts([Layout(1, 1, (layers,))], model=model)
     found = stage_memory(single, build_strategies(columns, layouts=layouts))
 

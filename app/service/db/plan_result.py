@@ -46,8 +46,9 @@ def split_response(response: Document) -> PlanResult:
     """The response without stages, its headline, and its ranked plans with all their detail."""
     ranked = [encoded(entry) for entry in response["plans"]]
     summaries = {
-        name: [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response.get(name, ())]
+        name: [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response[name]]
         for name in ("plans", "changed_plans")
+        if name in response
     }
     summary = encoded({**response, **summaries})
     search = response.get("search") or {}

@@ -37,7 +37,7 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
         {},
     ),
-    ({"zero": 2, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, {}),
+    ({"zero": 2, "micro_batch_size": 8, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, {}),
     ({"overlap": {"grad_reduce": False, "param_gather": False}}, {}),
     ({"zero": 1, "pp": 4}, {}),
     ({"zero": 2, "tp": 2}, {}),

@@ -27,6 +27,9 @@ RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("start", "seed"): (0, None),
     ("tell", "trial"): (0, None),  # trials count from 0
     ("show", "num_nodes"): (1, None),
+    ("collectives", "num_nodes"): (1, None),
+    ("collectives", "ranks"): (2, None),  # one rank has nobody to send to
+    ("collectives", "stride"): (1, None),
     ("tune", "max_trials"): (1, None),
     ("tune", "gpu_hours"): (0, None),
     ("tune", "knobs"): (0, None),

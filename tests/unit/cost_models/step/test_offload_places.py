@@ -166,6 +166,8 @@ def test_drives_that_are_too_small_are_a_reason_of_their_own() -> None:
         ("fsdp", {"zero": 3, "offload": {"optimizer_fraction": 1.0, "parameters": True, "optimizer_overlap": "pipelined"}}, {},
          "does not pipeline"),
         ("megatron", {"zero": 1, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, {}, "does not have ZenFlow"),
+        # deepspeed/runtime/zenflow/engine.py: gradient_accumulation_steps = update_interval. 64 sequences on 8 ranks are 8 micro-batches.
+        ("deepspeed", {"zero": 2, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, {}, "but there are 8"),
         ("megatron", {"offload": {"activation_modules": ["attn_proj"]}}, {}, "attn_proj without core_attn"),
         ("megatron", {"offload": {"activation_modules": ["moe_act"]}}, {}, "the model has no experts"),
         ("megatron", {"offload": {"activation_fraction": 0.5}}, {}, "names no module"),

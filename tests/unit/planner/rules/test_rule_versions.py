@@ -62,7 +62,7 @@ PAIRS: tuple[Pair, ...] = (
     ("deepspeed", "0.9.9", "0.10", DENSE, {}, {"zero": 3, "zero_quantized_weights": True}, ["zero-quantized-unsupported"], []),
     ("deepspeed", "0.9.9", "0.10", DENSE, {}, {"zero": 3, "zero_quantized_gradients": True}, ["zero-quantized-unsupported"], []),
     ("deepspeed", "0.17.4", "0.17.5", DENSE, {},
-     {"zero": 2, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, ["offload-unsupported"], []),
+     {"zero": 2, "micro_batch_size": 4, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}}, ["offload-unsupported"], []),
     ("deepspeed", "0.12.3", "0.12.4", DENSE, {}, HALF_OFFLOAD, ["offload-unsupported"], []),
     ("deepspeed", "0.14.0", "0.14.1", MOE, {}, {"zero": 1, "pp": 2, "ep": 2}, ["expert-parallel-unsupported"], []),
     ("deepspeed", "0.16.3", "0.16.4", DENSE, {}, {"zero": 1, "tp": 2}, ["tensor-parallel-unsupported"], []),

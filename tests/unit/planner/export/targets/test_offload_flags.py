@@ -33,7 +33,7 @@ def row(framework: str, strategy: dict[str, Any]) -> dict[str, Any]:
         ({"offload": ON_DRIVES}, {"offload_optimizer": {"device": "nvme", "ratio": 1.0, "nvme_path": "/local_nvme",
                                                        "pipeline_read": True, "pipeline_write": True}}),
         ({"offload": BOTH}, {"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}),
-        ({"offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}},
+        ({"micro_batch_size": 4, "offload": {"optimizer_fraction": 1.0, "optimizer_overlap": "zenflow"}},
          {"zenflow": {"topk_ratio": 0.1, "update_interval": 4, "select_strategy": "auto", "select_interval": "auto",
                       "full_warm_up_rounds": 0, "overlap_step": True}}),
     ],
