@@ -68,6 +68,8 @@ def trained_parameters(model: Model, training: Training) -> TrainedParameters:
 
 def frozen_elements(model: Model, frozen: tuple[str, ...]) -> int:
     """Elements of the whole model's frozen parts."""
+    if not frozen:  # nearly every job, and models have many layers
+        return 0
     counts = count_parameters(model)
     ends = {"embedding": counts.embedding + counts.positions, "head": counts.head, "norms": counts.final_norm}
     layers = sum(frozen_layer_elements(model, kind, frozen) for kind in model.layer_kinds)
