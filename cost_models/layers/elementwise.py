@@ -131,7 +131,9 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     )
     copies, copies_back = layout_copies(job, e) if kind.attends else (Copies(0.0, 0.0), Copies(0.0, 0.0))
     sums = gradient_sums(job, kind, e)
-    biases = sum((model.qkv_bias * kind.attends, model.attention_out_bias * kind.attends, 2 * model.mlp_bias * kind.has_mlp))
+    biases = sum(
+        (model.qkv_bias * kind.attends, model.attention_out_bias * kind.attends, 2 * model.mlp_bias * kind.has_mlp)
+    )
     forward = PassTraffic(
         hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
         sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
@@ -223,7 +225,9 @@ def _bias_bytes(job: Job, kind: LayerKind, e: float) -> float:
     model = job.model
     widths = model.qkv_bias * (model.q_size + 2 * model.kv_size) + model.attention_out_bias * model.hidden_size
     widths *= kind.attends
-    widths += kind.has_mlp * model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    widths += (
+        kind.has_mlp * model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    )
     return e * widths
 
 

@@ -139,16 +139,31 @@ def _recurrent(model: Model) -> list[Linear]:
     output = Linear("out_proj", r.inner_size, h, "context", part)
     if r.kind == "mamba":
         narrow = r.dt_rank + 2 * r.state_size
-        inner = [Linear("x_proj", r.inner_size, narrow, "latent", part), Linear("dt_proj", r.dt_rank, r.inner_size, "latent", part)]
+        inner = [
+            Linear("x_proj", r.inner_size, narrow, "latent", part),
+            Linear("dt_proj", r.dt_rank, r.inner_size, "latent", part),
+        ]
         return [Linear("in_proj", h, r.projected_size, "norm1", part), *inner, output]
     if r.kind != "gated-delta-net":
         return [Linear("in_proj", h, r.projected_size, "norm1", part), output]
     heads, groups, inner_size = r.num_heads, r.group_size, r.inner_size
     widths = {"in_proj_qkvz": r.projected_size - 2 * heads, "in_proj_ba": 2 * heads}
     if model.family.startswith("qwen3_5"):
-        widths = {"in_proj_qkv": inner_size + 2 * groups, "in_proj_z": inner_size, "in_proj_b": heads, "in_proj_a": heads}
+        widths = {
+            "in_proj_qkv": inner_size + 2 * groups,
+            "in_proj_z": inner_size,
+            "in_proj_b": heads,
+            "in_proj_a": heads,
+        }
     elif model.family == "olmo_hybrid":
-        widths = {"q_proj": groups, "k_proj": groups, "v_proj": inner_size, "a_proj": heads, "b_proj": heads, "g_proj": inner_size}
+        widths = {
+            "q_proj": groups,
+            "k_proj": groups,
+            "v_proj": inner_size,
+            "a_proj": heads,
+            "b_proj": heads,
+            "g_proj": inner_size,
+        }
         output = Linear("o_proj", inner_size, h, "context", part)
     return [*(Linear(name, h, width, "norm1", part) for name, width in widths.items()), output]
 

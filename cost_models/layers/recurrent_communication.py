@@ -69,4 +69,6 @@ def _swap_s(job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyP
         seconds = seconds + calls * price.seconds
         tier = np.maximum(tier, price.tier).astype(np.int8)
     used = rows.cp > 1
-    return PassSeconds(np.where(used, seconds, 0.0), np.where(used, seconds, 0.0), np.where(used, tier, 0).astype(np.int8))
+    return PassSeconds(
+        np.where(used, seconds, 0.0), np.where(used, seconds, 0.0), np.where(used, tier, 0).astype(np.int8)
+    )

@@ -68,7 +68,9 @@ def _state_space_duality(r: Recurrent, w: float, fused_norm: bool) -> CoreKernel
     products = Kernel(2.0 * q * group, 2 * group * w + scores)
     # The causal half of a chunk's square, and what the state before the chunk adds.
     scan = Kernel(q * d + 2.0 * d * r.state_size, (2 * d + group) * w + scores + states * w)
-    norms = 3.0 if fused_norm else 4.0  # output, gate and result; where the recurrence gates, it writes its output twice
+    norms = (
+        3.0 if fused_norm else 4.0
+    )  # output, gate and result; where the recurrence gates, it writes its output twice
     gate = Kernel(0.0, norms * d * w, vector=True)
     forward = (convolution, steps, chunk_state, passing, products, scan, gate)
     backward = (
@@ -137,7 +139,9 @@ def _gated_convolution(r: Recurrent, w: float, _fused_norm: bool) -> CoreKernels
     forward = (product, Kernel(2.0 * r.conv_kernel * d, 2 * d * w, vector=True), product, copy)
     products = Kernel(0.0, 5 * d * w, vector=True)
     joined = Kernel(0.0, 6 * d * w, vector=True)  # the gradients of three parts become one tensor
-    return CoreKernels(forward, (copy, products, Kernel(4.0 * r.conv_kernel * d, 3 * d * w, vector=True), products, joined))
+    return CoreKernels(
+        forward, (copy, products, Kernel(4.0 * r.conv_kernel * d, 3 * d * w, vector=True), products, joined)
+    )
 
 
 def layer_core_s(job: Job, rows: Strategies) -> LayerAttention:
@@ -176,7 +180,9 @@ def saved_elements(r: Recurrent, *, fused_norm: bool) -> float:
     if r.kind == "gated-delta-net":
         repeated = 2.0 * r.num_heads * r.state_size
         # In front of the convolution, behind it, the gate, the triangle of each chunk, output and normalised output.
-        return r.conv_channels + repeated + d + d + r.num_heads * (2.0 + r.chunk_size) + (2.0 if fused_norm else 3.0) * d
+        return (
+            r.conv_channels + repeated + d + d + r.num_heads * (2.0 + r.chunk_size) + (2.0 if fused_norm else 3.0) * d
+        )
     if r.kind == "mamba":
         narrow = r.dt_rank + 2 * r.state_size
         return projected + 4.0 * d + narrow * (1.0 + r.inner_norms)

@@ -61,7 +61,7 @@ def model_document(model: Model) -> Document:
     document["attention_bias"] = _bias(qkv=model.qkv_bias, out=model.attention_out_bias)
     if window is not None or not all(kind.is_plain for kind in model.distinct_kinds):
         document["sliding_window"] = window
-        document["layer_types"] = [_layer_type(kind) for kind in model.layer_kinds]
+        document["layer_types"] = [layer_type(kind) for kind in model.layer_kinds]
     if model.recurrent is not None:
         document["recurrent"] = asdict(model.recurrent)
     if not all(kind.num_blocks == 2 for kind in model.distinct_kinds):
@@ -74,7 +74,7 @@ def model_document(model: Model) -> Document:
     return {name: value for name, value in document.items() if value is not None}
 
 
-def _layer_type(kind: LayerKind) -> str:
+def layer_type(kind: LayerKind) -> str:
     """The name that `layer_types` has for a layer."""
     if kind.mixer == "none":
         return "moe" if kind.is_moe else "mlp"
