@@ -69,9 +69,13 @@ def read_nemotron_h(k: Keys) -> Spec:
     unknown_names = [name for name in listed if name not in _LETTERS.values()]
     if unknown_names:
         k.wrong("layers_block_type", f"layers_block_type has {unknown_names[0]!r}; Nemotron-H has no such layer")
-    # The modules follow the list, whatever num_hidden_layers says.
+    # transformers follows the list where num_hidden_layers says something else; which of the two is meant cannot be known.
+    stated = sizes(k)
+    if k.spelling("num_hidden_layers") is not None and stated["num_layers"] != len(listed):
+        message = f"num_hidden_layers is {stated['num_layers']}, but the layers that are listed, or the class's own, are {len(listed)}"
+        k.wrong("num_hidden_layers", message)
     spec = {
-        **sizes(k), "num_layers": max(len(listed), 1), "layer_types": listed or ["mlp"], "single_block_layers": True,
+        **stated, "num_layers": max(len(listed), 1), "layer_types": listed or ["mlp"], "single_block_layers": True,
         "attention_bias": False, "mlp_bias": k.flag("mlp_bias"),
         "tie_word_embeddings": False,  # the class ties nothing, whatever the config says
     }  # fmt: skip

@@ -16,7 +16,7 @@ _LETTERS: Final = {"recurrent": "M", "attention": "*"}
 
 def letter(kind: LayerKind) -> str:
     """A layer of one block in Nemotron-H's pattern."""
-    return _LETTERS[kind.mixer] if kind.mixer in _LETTERS else "E" if kind.is_moe else "-"
+    return _LETTERS.get(kind.mixer, "E" if kind.is_moe else "-")
 
 
 def _of(field: str, *, without: Any = 1) -> Key:
