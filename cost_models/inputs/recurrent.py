@@ -78,6 +78,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
     """
     kind = given.kind
     mamba, delta = kind in ("mamba", "mamba2"), kind == "gated-delta-net"
+    # Mamba treats each channel by itself, and a short convolution has no state at all.
     headless = kind in ("mamba", "short-conv")
     heads = given.num_heads
     if heads is None and not headless:
@@ -117,6 +118,7 @@ def layer_mixers(layer_types: Sequence[str] | None, num_layers: int) -> list[Mix
     """What mixes the tokens of each layer; names that are not known count as attention."""
     if layer_types is None:
         return ["attention"] * num_layers
+    # transformers 5 calls Mamba and delta nets alike "linear_attention"; which of them is meant stands in `recurrent`.
     named: dict[str, Mixer] = {BESIDE: "both"}
     named |= dict.fromkeys(RECURRENT_LAYERS, "recurrent")
     named |= dict.fromkeys(ALONE, "none")

@@ -59,6 +59,7 @@ def core_kernels(r: Recurrent, element_bytes: float, *, fused_norm: bool) -> Cor
 
 def _state_space_duality(r: Recurrent, w: float, fused_norm: bool) -> CoreKernels:  # noqa: FBT001 - one of four builders
     d, group, q, heads, c = r.inner_size, r.group_size, r.chunk_size, r.num_heads, r.conv_channels
+    # A state is as wide as all channels times N, but there is one for each chunk only: shared out over the chunk's tokens.
     states = d * r.state_size / q  # elements of the chunks' states, for each token
     scores = r.num_groups * q * _FP32
     convolution = Kernel(2.0 * r.conv_kernel * c, 2 * c * w, vector=True)
@@ -93,6 +94,7 @@ def _state_space_duality(r: Recurrent, w: float, fused_norm: bool) -> CoreKernel
 def _delta_rule(r: Recurrent, w: float, fused_norm: bool) -> CoreKernels:  # noqa: FBT001
     v, q, heads, c = float(r.inner_size), r.chunk_size, r.num_heads, r.conv_channels
     k = float(heads * r.state_size)  # keys and queries, repeated for the value heads that share them
+    # One product of a token's key or query with the state of every head, in multiply-adds.
     products = float(heads * r.state_size * r.head_dim)
     states, square = products / q * w, heads * q * w
     convolution = Kernel(2.0 * r.conv_kernel * c, 2 * c * w, vector=True)

@@ -32,6 +32,7 @@ def recurrent_parameters(r: Recurrent, hidden: int) -> RecurrentParameters:
     """Elements of a mixer in a model of this hidden size. [F-20]"""
     inner, filters = r.inner_size, r.conv_channels * r.conv_kernel
     projections = hidden * r.projected_size + inner * hidden
+    # Biases of what tp splits by columns lie on its ranks in parts; that of the output is added after the sum, on each.
     vectors = r.in_bias * r.projected_size + r.conv_bias * r.conv_channels
     replicated = r.out_bias * hidden
     tensors = 3 + r.in_bias + r.out_bias + r.conv_bias  # both projections and the filters

@@ -37,6 +37,7 @@ def _with(spec: Spec, recurrent: Spec) -> Spec:
 
 def mamba2(k: Keys, hidden: int) -> Spec:
     """The mixer of Bamba, Granite 4 and Falcon-H1, in Mamba-2's own names."""
+    # Falcon-H1 may state the inner width itself, and a width of "auto" follows from the heads.
     heads = k.count("mamba_n_heads")
     inner = k.optional_count("mamba_d_ssm") if "mamba_d_ssm" in k.defaults else None
     inner = k.count("mamba_expand") * hidden if inner is None else inner

@@ -38,6 +38,7 @@ def _first(layers: list[int]) -> int:
 
 def _period(layers: list[int], num_layers: int) -> int:
     """Distance of the first two of these layers, or a period in which there is no second one."""
+    # Layers at uneven distances come out wrong here, which reading the config back finds.
     return layers[1] - layers[0] if len(layers) > 1 else max(num_layers, _first(layers) + 1)
 
 
