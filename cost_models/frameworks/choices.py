@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cost_models.specs.adapter import AdapterFeature, QuantizedBase
 from cost_models.specs.method import CompressionKind, SyncMethod
+from cost_models.specs.recurrent import RecurrentKind
 from cost_models.specs.training import Precision, Recipe
 from cost_models.strategies.fields import (
     CpComm,
@@ -116,6 +117,12 @@ class Choices:
     """How that base can be quantised."""
     sharded_bases: frozenset[QuantizedBase] = frozenset()
     """Quantised bases whose weights ZeRO-3 or FSDP can shard."""
+    recurrent: frozenset[RecurrentKind] = frozenset()
+    """Kinds of recurrent layers that there are modules for."""
+    recurrent_beside_attention: bool = False
+    """Such a layer can stand beside attention and read the same input."""
+    splits_recurrent: bool = False
+    """Recurrent layers can be split over tensor- and context-parallel ranks."""
     recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
     """What `training.recipe` can ask for."""
     syncs: frozenset[SyncMethod] = frozenset()

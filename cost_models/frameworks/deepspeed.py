@@ -22,6 +22,7 @@ from cost_models.frameworks.splits import Split, SplitRule
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, StateDtypes
 from cost_models.specs.adapter import ADAPTER_FEATURES
 from cost_models.specs.model import Model
+from cost_models.specs.recurrent import RECURRENT_KINDS
 from cost_models.strategies.fields import (
     CpComm,
     MoeDispatcher,
@@ -173,6 +174,8 @@ CHOICES: Final = Choices(
     dispatchers=(MoeDispatcher.ALLTOALL,),
     # DeepSpeed's readers of NVMe drives pipeline; its other swapper, and state in host memory, do not.
     offload_places=frozenset(OffloadDevice), offload_overlaps=frozenset(OptimizerOverlap),
+    # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
+    recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
     tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from cost_models.frameworks.training_defaults import (
     StateDtypes,
 )
 from cost_models.specs.adapter import ADAPTER_FEATURES
+from cost_models.specs.recurrent import RECURRENT_KINDS
 from cost_models.strategies.fields import CpComm, Recompute, Schedule
 
 # Checked: 1.12 to 2.6 by PyTorch's table of versions. 2.8 on are not checked beyond memory of the release notes.
@@ -97,6 +98,8 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
         dispatchers=(),
+        # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
+        recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
         pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
         recompute_counts=False, tp_overlap=False,
         # Hooks of DistributedDataParallel (torch/distributed/algorithms/ddp_comm_hooks), and BlueFog and BytePS, which wrap it.

@@ -21,7 +21,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "llama4": "llama4_text", "qwen3_vl_moe": "qwen3_moe", "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "glm4v": "glm4v_text",
-    "glm46v": "glm4v_text", "glm4v_moe": "glm4v_moe_text",
+    "glm46v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 """Multimodal `model_type` -> the family that its text model is read as, where the text model does not say."""
 
@@ -34,16 +34,17 @@ given."""
 SAME_MODULES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """`model_type` whose published code is another family's under a new name -> that family."""
 
-_SSM = "state-space and hybrid layers are not modelled"
+_WITHOUT_ATTENTION = "models in which no layer attends are not modelled; hybrids, in which some do, are"
 _ENCODER_DECODER = "encoder-decoder models are not modelled"
 _ENCODER = "encoder-only models are not modelled"
 REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
-         "lfm2", "lfm2_moe", "recurrent_gemma", "falcon_h1", "kimi_linear", "plamo2", "xlstm",
-         "olmo_hybrid", "bailing_hybrid"), _SSM),
-    **dict.fromkeys(("minimax", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
-        "layers of linear attention between the others are not modelled"),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "xlstm"), _WITHOUT_ATTENTION),
+    "rwkv": f"RWKV's time mixing is not modelled: {_WITHOUT_ATTENTION}",
+    **dict.fromkeys(("zamba", "zamba2"), "attention blocks whose weights several layers share are not modelled"),
+    "recurrent_gemma": "RG-LRU layers (Griffin's real-gated linear recurrence) are not modelled",
+    "kimi_linear": "Kimi Delta Attention, whose decay differs by channel, is not modelled",
+    **dict.fromkeys(("minimax", "bailing_hybrid"), "layers of lightning attention are not modelled"),
+    "plamo2": "PLaMo 2's Mamba layers, with a low-rank projection and norms of their own, are not modelled",
     "mimo_v2_flash": "values narrower than keys, and other numbers of key-value heads in windowed layers, are not modelled",
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), "sparse attention with an indexer is not modelled"),
     **dict.fromkeys(("gemma3n", "gemma3n_text", "mllama", "mllama_text_model"),

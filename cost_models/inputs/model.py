@@ -1,7 +1,7 @@
 """The model as a user writes it: a preset with overrides, a Hugging Face config, or a spec in the contract's names.
 
 `resolve_model` checks it once, fills the contract's defaults (each listed in `Model.assumed`) and returns the frozen
-`Model`. Encoder-decoder, state-space and hybrid models are refused, not approximated.
+`Model`. Encoder-decoder models are refused, not approximated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from cost_models.hints import child, shown
 from cost_models.inputs.fields import resolved_once, validated
 from cost_models.inputs.hf_config import read_hf_config
 from cost_models.inputs.model_fields import ModelInput, MoeInput
+from cost_models.inputs.recurrent import (
+    ALONE,
+    ATTENTION_LAYERS,
+    BESIDE,
+    RECURRENT_LAYERS,
+    WINDOWED_LAYERS,
+    layer_mixers,
+    resolved_recurrent,
+)
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
-
-WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
-"""Layer types in which a query sees only `sliding_window` tokens."""
-
+from cost_models.specs.recurrent import Recurrent
 
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
 
@@ -128,6 +134,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
     moe, is_moe = _moe(spec, reading)
     # All readers run before the first refusal, so that the user learns of every broken rule at once.
     windows = _windows(spec, reading)
+    recurrent, kinds = _layers(spec, is_moe, windows, reading)
     position = reading.filled("position_embedding", spec.position_embedding, "rope")
     if position == "learned" and spec.max_position_embeddings is None:
         message = "max_position_embeddings is required where position_embedding is 'learned'"
@@ -139,7 +146,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         )
     if spec.attention_gate and mla is not None:
         reading.refuse("attention_gate", "a gate on latent attention is not modelled", "Leave attention_gate out.")
-    dense = not all(is_moe)
+    dense = any(kind.has_mlp and not kind.is_moe for kind in kinds)
     if dense and not spec.intermediate_size:
         reading.refuse("intermediate_size", "intermediate_size is required where a layer has a dense MLP",
                        "Add 'intermediate_size', or 'moe'.", code="missing-field")  # fmt: skip
@@ -176,12 +183,13 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         attention_gate=bool(spec.attention_gate),
         activation_parameters=spec.activation_parameters or 0,
         rotary_interleaved=spec.rotary_interleaved,
-        layer_kinds=tuple(LayerKind(m, w) for m, w in zip(is_moe, windows, strict=True)),
+        layer_kinds=kinds,
         moe=moe,
         mla=mla,
+        recurrent=recurrent,
         mtp_num_layers=spec.mtp_num_layers or 0,
         assumed=dict(reading.assumed),
-        warnings=reading.warnings,
+        warnings=reading.warnings + ("recurrent-layers-nominal",) * (recurrent is not None),
     )
 
 
@@ -222,16 +230,57 @@ def _windows(spec: ModelInput, reading: _Reading) -> list[int | None]:
         message = f"layer_types has {len(spec.layer_types)} entries for {spec.num_layers} layers"
         reading.refuse("layer_types", message, "Give one entry per layer, or none.")
         return [None] * spec.num_layers
-    unknown = [kind for kind in spec.layer_types if kind not in ("full_attention", *WINDOWED_LAYERS)]
+    known = (*ATTENTION_LAYERS, *RECURRENT_LAYERS, BESIDE, *ALONE)
+    unknown = [kind for kind in spec.layer_types if kind not in known]
     if unknown:
         place = child(reading.pointer, "layer_types")
-        message = f"layer type {shown(unknown[0])} is not modelled: only full and windowed attention layers are"
-        hint = "Recurrent, state-space and linear-attention layers have no cost model here."
+        message = f"layer type {shown(unknown[0])} is not modelled"
+        hint = f"Layers with a cost model are {', '.join(known)}."
         raise NotModelledError([Problem(place, message, hint, "not-modelled")])
     if spec.sliding_window is None and any(kind in WINDOWED_LAYERS for kind in spec.layer_types):
         message = "sliding_window is required where layer_types has windowed layers"
         reading.refuse("sliding_window", message, "Add the window in tokens.", code="missing-field")
     return [spec.sliding_window if kind in WINDOWED_LAYERS else None for kind in spec.layer_types]
+
+
+def _layers(
+    spec: ModelInput, is_moe: list[bool], windows: list[int | None], reading: _Reading
+) -> tuple[Recurrent | None, tuple[LayerKind, ...]]:
+    """The recurrent mixer, and the kind of each layer."""
+    assert spec.num_layers
+    assert spec.hidden_size
+    types = spec.layer_types if len(spec.layer_types or []) == spec.num_layers else None
+    mixers = layer_mixers(types, spec.num_layers)
+    recurring = next((name for name in types or () if name in (*RECURRENT_LAYERS, BESIDE)), None)
+    if spec.recurrent is None:
+        if recurring is not None:
+            message = f"recurrent is required where layer_types has {recurring!r} layers"
+            hint = 'Describe what mixes their tokens: {"kind": "mamba2", "num_heads": …}.'
+            reading.refuse("recurrent", message, hint, code="missing-field")
+    elif recurring is None:
+        message = "recurrent is given, but no layer of layer_types has it"
+        reading.refuse("recurrent", message, f"Name its layers in layer_types, as {RECURRENT_LAYERS[0]!r}.")
+    recurrent = None
+    if spec.recurrent is not None:
+        recurrent = resolved_recurrent(
+            spec.recurrent, spec.hidden_size, filled=reading.filled, refuse=reading.refuse
+        )  # fmt: skip
+    alone = [name for name in types or () if name in ALONE]
+    single = bool(alone) if spec.single_block_layers is None else spec.single_block_layers
+    if alone and not single:
+        message = f"layer_types has {alone[0]!r} layers, but single_block_layers is false"
+        reading.refuse("single_block_layers", message, "Leave it out, or name the mixer of these layers.")
+    if not single:
+        both = zip(is_moe, windows, mixers, strict=True)
+        return recurrent, tuple(LayerKind(moe, window, mixer) for moe, window, mixer in both)
+    if "moe" in alone and spec.moe is None:
+        message = "moe is required where layer_types has 'moe' layers"
+        reading.refuse("moe", message, "Describe the experts.", code="missing-field")
+    names = types or ["full_attention"] * spec.num_layers
+    return recurrent, tuple(
+        LayerKind(name == "moe", window, mixer, has_mlp=name in ALONE)
+        for name, window, mixer in zip(names, windows, mixers, strict=True)
+    )
 
 
 def _moe(spec: ModelInput, reading: _Reading) -> tuple[Moe | None, list[bool]]:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from cost_models.documented import Documented
 from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Layers, Name, Quantity
+from cost_models.inputs.recurrent import RecurrentInput
 
 
 def _is_list(value: object) -> str:
@@ -165,10 +166,16 @@ class ModelInput(Documented):
     sliding_window: Count | None = None
     """Number of tokens that a query sees in layers with a sliding window."""
     layer_types: Annotated[list[Name], Field(max_length=10_000)] | None = None
-    """Kind of attention of each layer, in order: "full_attention" or "sliding_attention". Default: all of one kind."""
+    """Kind of each layer, in order: "full_attention" or "sliding_attention"; "linear_attention", "mamba" or "conv" where `recurrent` takes
+    attention's place, and "hybrid" where it stands beside attention. In models whose layers are single blocks (Nemotron-H) also "mlp" and
+    "moe". Default: all attend alike."""
     mtp_num_layers: CountOrZero | None = None
     """Number of layers for multi-token prediction (DeepSeek-V3), which come on top of `num_layers`."""
     moe: MoeInput | None = None
     """The mixture of experts, where the model has one."""
     mla: MlaInput | None = None
     """Multi-head latent attention, where the model has it."""
+    recurrent: RecurrentInput | None = None
+    """What mixes tokens in the layers of `layer_types` that do not attend: Mamba, Mamba-2, a gated delta net or a short convolution."""
+    single_block_layers: Flag | None = None
+    """Whether each layer is a mixer or an MLP, and not both (Nemotron-H). Default: where `layer_types` has "mlp" or "moe"."""

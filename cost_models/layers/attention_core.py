@@ -30,6 +30,11 @@ class LayerAttention:
     backward_s: Floats
     tier: Codes
 
+    def with_more(self, other: LayerAttention) -> LayerAttention:
+        """The seconds of both, with the worse tier."""
+        tier = np.maximum(self.tier, other.tier).astype(np.int8)
+        return LayerAttention(self.forward_s + other.forward_s, self.backward_s + other.backward_s, tier)
+
 
 def running_kernel(job: Job) -> AttentionKernel:
     """The kernel that runs: the one the job names, or the one that PyTorch's scaled_dot_product_attention picks. [F-2]"""
@@ -46,6 +51,9 @@ def running_kernel(job: Job) -> AttentionKernel:
 def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
     """Seconds of the attention core of one layer of this kind, per micro-batch. [F-2]"""
     training, model = job.training, job.model
+    if not kind.attends:
+        nothing = np.zeros(len(rows))
+        return LayerAttention(nothing, nothing, np.zeros(len(rows), np.int8))
     document = training.attended_length
     # Packed documents are priced as that many shorter sequences of the same tokens.
     sequences = rows.micro_batch_size * training.seq_length / document

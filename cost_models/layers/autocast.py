@@ -65,7 +65,7 @@ def autocast_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) -
         return None
     e, h = job.training.compute_bytes, float(job.model.hidden_size)
     more, both = _FP32 - e, _FP32 + e
-    norms, adds = float(job.model.norms_per_layer), 1.0 if job.model.parallel_block else 2.0
+    norms, adds = float(job.model.norms_of(kind)), 1.0 if job.model.parallel_block else float(kind.num_blocks)
     weights = dense_layer_parameters_on_rank(job.model, kind, rows.tp)
     weights = weights + expert_layer_parameters_on_rank(job.model, kind, rows.ep, rows.etp)
     split = np.where(rows.sequence_parallel, rows.tp, 1.0)
@@ -77,7 +77,7 @@ def autocast_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) -
     inputs = [float(n) for n in products_of_one_input(job, kind)]
     casts, sums = sum(inputs), sum(n - 1 for n in inputs)
     rotary = rotary_back = 0.0
-    if chains and job.model.position_embedding == "rope" and job.model.mla is None:
+    if chains and job.model.position_embedding == "rope" and job.model.mla is None and kind.attends:
         rotary, rotary_back = (each * (job.model.q_size + job.model.kv_size) for each in HF_ROTARY_BYTES)
     if job.training.compile:  # casts and sums are parts of the kernels around them
         casts, sums, add_back = 0.0, 0.0, 3 * more

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats
 
@@ -109,7 +110,7 @@ def layer_gather_bytes(job: Job) -> float:
     return training.gather_bytes
 
 
-def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTraffic, CastTraffic]:
+def cast_traffic(job: Job, kind: LayerKind, *, width: float, expert_width: float) -> tuple[CastTraffic, CastTraffic]:
     """Forward and backward traffic of one layer's casts, in bytes per token. [F-11]
 
     Forward casts the inputs of the four products, backward the gradients of their outputs. The second layout of an input is made
@@ -117,6 +118,7 @@ def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTr
 
     Args:
         job: model and software.
+        kind: kind of layer.
         width: width of the dense (or shared-expert) MLP's activation.
         expert_width: width of one routed expert's activation; 0 in a dense layer.
     """
@@ -130,7 +132,13 @@ def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTr
     h, inputs = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
     # Transformer Engine's norms write fp8 themselves, so their outputs need no cast.
     norms = 0.0 if training.transformer_impl == "transformer-engine" else 2.0
-    heads = float(model.q_size * (1 + model.attention_gate) + 2 * model.kv_size)
-    forward = CastTraffic(each * norms * h, each * (model.q_size + width), each * expert_width)
-    backward = CastTraffic(each * 2.0 * h, each * (heads + inputs * width), each * inputs * expert_width)
+    heads, context = float(model.q_size * (1 + model.attention_gate) + 2 * model.kv_size), float(model.q_size)
+    if not kind.is_plain:
+        norms = norms * kind.num_blocks / 2.0
+        heads, context = heads * kind.attends, context * kind.attends
+    if kind.recurs:
+        assert model.recurrent is not None
+        heads, context = heads + model.recurrent.projected_size, context + model.recurrent.inner_size
+    forward = CastTraffic(each * norms * h, each * (context + width), each * expert_width)
+    backward = CastTraffic(each * kind.num_blocks * h, each * (heads + inputs * width), each * inputs * expert_width)
     return forward, backward

@@ -81,6 +81,7 @@ def tp_comm(
     blocks = 1.0 if job.model.parallel_block else 2.0
     if kind.is_moe:
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
+    blocks -= 2.0 - kind.num_blocks
     pair, pair_back = gather.seconds + scatter.seconds, gather_back.seconds + scatter.seconds
     again = 0.0 if job.framework.keeps_gathered_norms else 1.0
     # PyTorch's functional collectives work along the first dimension; sequence shards lie along the second, so that
@@ -89,7 +90,7 @@ def tp_comm(
     if job.framework.copies_around_gathers:
         copies = np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered)) / job.calibration.copy_bytes_per_s.value
     split_forward, split_backward = blocks * pair, blocks * (pair_back + again * gather.seconds)
-    if job.model.mla is not None and job.latent_down != "whole" and split:
+    if job.model.mla is not None and kind.attends and job.latent_down != "whole" and split:
         latent = latent_s(job, job.model.mla, tokens=tokens, tp=placements.tp)
         split_forward = split_forward - gather.seconds + latent.forward
         split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward

@@ -46,10 +46,16 @@ def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
 def products_of_one_input(job: Job, kind: LayerKind) -> tuple[int, int]:
     """How many products read the input of attention, and how many that of a dense MLP: query, key and value, gate and up.
 
-    Of latent attention and of experts one is counted.
+    Of latent attention and of experts one is counted, and where a layer has only one of the two blocks, one for the other.
     """
     attention = 1 if job.model.fused_qkv or job.framework.fuses_qkv or job.model.mla is not None else 3
-    mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
+    mlp = 2 if job.model.gated_mlp and kind.has_mlp and not kind.is_moe else 1
+    if kind.recurs:  # transformers' delta nets have a second matrix for decay and strength
+        assert job.model.recurrent is not None
+        own = 2 if job.model.recurrent.kind == "gated-delta-net" else 1
+        attention = attention + own if kind.attends else own
+    elif not kind.attends:
+        attention = 1
     return (attention, mlp) if job.framework.separate_gate_projection else (1, 1)
 
 

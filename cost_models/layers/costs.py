@@ -18,9 +18,11 @@ from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
 from cost_models.layers.autocast import autocast_s, casts_by_stage
-from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
+from cost_models.layers.communication import PassSeconds, ep_comm, tp_comm
 from cost_models.layers.elementwise import build_of, elementwise_s, row_passes
 from cost_models.layers.host import host_waits_s, launch_cost, launch_s, reads_routing
+from cost_models.layers.recurrent_communication import layer_cp_comm
+from cost_models.layers.recurrent_core import layer_core_s
 from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
 from cost_models.layers.trained import frozen_modules, layers_run_backward
@@ -143,13 +145,15 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     if adapted is not None:
         element_forward, element_backward = element_forward + adapted.forward_s, element_backward + adapted.backward_s
     tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s, dgrad_s=matmul.dgrad_s)
-    cp = cp_comm(
-        job, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
+    cp = layer_cp_comm(
+        job, kind, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
     )
     ep = ep_comm(job, kind, rows, tokens=tokens, placements=placements, expert_s=matmul.routed_forward_s)
-    forward = [matmul.forward_s, attention.forward_s, element_forward, tp.forward, cp.forward, ep.forward]
+    # What Megatron repeats of attention's core does not concern a recurrence, which is priced beside it.
+    mixing = attention if not kind.recurs else attention.with_more(layer_core_s(job, rows))
+    forward = [matmul.forward_s, mixing.forward_s, element_forward, tp.forward, cp.forward, ep.forward]
     backward = [
-        matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
+        matmul.dgrad_s + matmul.wgrad_s, mixing.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     device = summed(forward), summed(backward)
     reads = reads_routing(job, kind)
@@ -170,7 +174,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     if job.framework.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
-    tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
+    tiers = [matmul.tier, mixing.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     found = _Layer(
         forward,
         backward,

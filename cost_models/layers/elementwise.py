@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUTING_KERNELS, ROUTING_LOGIT_S, Constant
 from cost_models.job import Job
 from cost_models.layers.casts import cast_traffic, casts_shards
-from cost_models.layers.copies import gradient_sums, layout_copies
+from cost_models.layers.copies import Copies, gradient_sums, layout_copies
 from cost_models.layers.hf_modules import (
     CHAIN_SHARE,
     RMSNORM_BYTES,
@@ -48,6 +48,8 @@ HALVES_SHARE: Final = Constant(
     "in 28 to 29 ps (traced steps of Llama 1.3B, 3B and 8B on an H200, PyTorch 2.11, nothing beside them; data/measured_h200, "
     "autocast_kernels)",
 )  # fmt: skip
+_NOTHING: Final = (0.0, 0.0, 0.0)
+"""Bytes of both passes and kernels of what a layer does not have."""
 TORCH_FUSED_RMSNORM_SINCE = "2025-10"
 """torch.nn.RMSNorm is a single kernel from PyTorch 2.9 on."""
 MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
@@ -110,24 +112,28 @@ def build_of(job: Job) -> Build:
 def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     """Forward and backward traffic of one layer of this kind. [F-3]"""
     model, e, build = job.model, job.training.compute_bytes, build_of(job)
-    h, norms, adds = float(model.hidden_size), float(model.norms_per_layer), 1.0 if model.parallel_block else 2.0
+    h, norms = float(model.hidden_size), float(model.norms_of(kind))
+    adds = 1.0 if model.parallel_block else float(kind.num_blocks)
     norm, norm_back, norm_kernels = _norm(build, e)
     add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
     act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
-    rotary, rotary_back, rotary_kernels = _rotary(job, build, e)
-    qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
+    act_kernels = act_kernels if kind.has_mlp else 0.0
+    rotary, rotary_back, rotary_kernels = _rotary(job, build, e) if kind.attends else _NOTHING
+    qk = (model.q_size + model.kv_size) if model.qk_norm != "none" and kind.attends else 0.0
     qk_kernels = 2 * norm_kernels if qk else 0.0
-    gated, gated_back, gate_kernels = _attention_gate(job, e)
+    gated, gated_back, gate_kernels = _attention_gate(job, e) if kind.attends else _NOTHING
     width, expert_width = _mlp_widths(job, kind)
-    cast, cast_back = cast_traffic(job, width=width, expert_width=expert_width)
+    cast, cast_back = cast_traffic(job, kind, width=width, expert_width=expert_width)
     shards = casts_shards(job)
     experts = 1.0 if expert_width else 0.0
     routing = (
         FUSED_ROUTING_KERNELS if job.fuses_routing else {name: count.value for name, count in ROUTING_KERNELS.items()}
     )
-    copies, copies_back = layout_copies(job, e)
+    copies, copies_back = layout_copies(job, e) if kind.attends else (Copies(0.0, 0.0), Copies(0.0, 0.0))
     sums = gradient_sums(job, kind, e)
-    biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
+    biases = sum(
+        (model.qkv_bias * kind.attends, model.attention_out_bias * kind.attends, 2 * model.mlp_bias * kind.has_mlp)
+    )
     forward = PassTraffic(
         hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
         sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
@@ -138,7 +144,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     )  # fmt: skip
     backward = PassTraffic(
         hidden_bytes=h * (norms * norm_back + adds * add_back) + shards * cast_back.hidden,
-        sharded_bytes=rotary_back + qk * (norm_back if build.hf_chain else 2 * norm) + width * act_back + gated_back + _bias_bytes(job, e)
+        sharded_bytes=rotary_back + qk * (norm_back if build.hf_chain else 2 * norm) + width * act_back + gated_back + _bias_bytes(job, kind, e)
         + cast_back.sharded
         + copies_back.moved_bytes,
         gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
@@ -214,17 +220,22 @@ def turns_halves(job: Job) -> bool:
     return job.framework.turns_halves_with_qk_norm and job.model.qk_norm != "none"
 
 
-def _bias_bytes(job: Job, e: float) -> float:
+def _bias_bytes(job: Job, kind: LayerKind, e: float) -> float:
     """Bytes per token to reduce bias gradients over the tokens: the gradient of each biased output is read once."""
     model = job.model
     widths = model.qkv_bias * (model.q_size + 2 * model.kv_size) + model.attention_out_bias * model.hidden_size
-    widths += model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    widths *= kind.attends
+    widths += (
+        kind.has_mlp * model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    )
     return e * widths
 
 
 def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
     """Width of the dense (or shared-expert) activation, and that of one routed copy; 0 in a dense layer."""
     moe = job.model.moe
+    if not kind.has_mlp:
+        return 0.0, 0.0
     if not kind.is_moe or moe is None:
         return float(job.model.intermediate_size), 0.0
     return float(moe.num_shared_experts * moe.shared_expert_intermediate_size), float(moe.expert_intermediate_size)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.layers.parameters import active_matmul_parameters, layer_matmul_parameters
+from cost_models.layers.recurrent_sizes import recurrence_flops_per_token
 from cost_models.layers.selective import repeated_matmul_flops_per_token
 from cost_models.layers.trained import adapter_elements, frozen_matmul_elements, head_is_trained, layers_run_backward
 from cost_models.specs.model import LayerKind, Model
@@ -35,12 +36,14 @@ class ModelFlops:
     """Products of the decoder layers and projections in multi-token-prediction modules;
     `mtp_attention_flops_per_token` is their attention."""
     mtp_attention_flops_per_token: float
+    recurrent_flops_per_token: float = 0.0
+    """Convolutions and recurrences of layers that do not attend."""
 
     @property
     def forward(self) -> float:
         """Forward operations per token of the whole model."""
         layers = self.layer_matmul_flops_per_token + self.mtp_matmul_flops_per_token
-        return layers + self.all_attention + self.head_flops_per_token
+        return layers + self.all_attention + self.head_flops_per_token + self.recurrent_flops_per_token
 
     @property
     def all_attention(self) -> float:
@@ -60,6 +63,8 @@ def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: floa
         kind: the layer's attention window.
         seq_length: span in which tokens see each other: the sequence, or one document where documents are packed.
     """
+    if not kind.attends:
+        return 0.0
     d_qk, d_v = attention_head_dims(model)
     reach = seq_length if kind.window is None else min(seq_length, kind.window)
     span = 2.0 * reach - reach * reach / seq_length
@@ -89,7 +94,15 @@ def model_flops(job: Job) -> ModelFlops:
         head_flops_per_token=head,
         mtp_matmul_flops_per_token=2.0 * modules * (layer_matmul_parameters(model, last) + 2.0 * model.hidden_size**2),
         mtp_attention_flops_per_token=modules * by_kind[last],
+        recurrent_flops_per_token=_recurrent_flops_per_token(model),
     )
+
+
+def _recurrent_flops_per_token(model: Model) -> float:
+    """Forward operations of one token in all recurrences and their convolutions. [F-20]"""
+    if model.recurrent is None:
+        return 0.0
+    return sum(kind.recurs for kind in model.layer_kinds) * recurrence_flops_per_token(model.recurrent)
 
 
 def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
@@ -127,7 +140,7 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     framework's rule says: the attention core in Megatron, every other product and every grouped one in TorchTitan.
     """
     flops = model_flops(job)
-    layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
+    layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token + flops.recurrent_flops_per_token
     modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
     # Elementwise work is repeated too, but counts as no operations.
     selective = job.framework.selective_repeats_attention * flops.all_attention

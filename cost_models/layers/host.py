@@ -25,6 +25,8 @@ FSDP1_UNIT: Final = Constant(
     "recomputation, in the two runs that have them (data/measured_h200/lora_runs.jsonl)",
 )  # fmt: skip
 
+_PLAIN: Final = LayerKind(is_moe=False, window=None)
+
 FUSED_ROUTING_OPS: Final = Constant(
     0.46, "1", 0.35, 0.7,
     "operators that experts add to a layer with router and permutation fused, over those without: both parts take 0.68 of what experts "
@@ -103,7 +105,14 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "n
 
 
 def _dense_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -> tuple[Floats, Floats]:
-    """Host seconds of a dense layer's forward and backward with what stands around it, shape (U,) each. [F-4]"""
+    """Host seconds of a dense layer's forward and backward with what stands around it, shape (U,) each. [F-4]
+
+    A layer of one block has half of them, and a recurrent mixer as many as attention, which was not measured.
+    """
+    if not kind.is_plain:
+        forward, backward = _dense_s(job, _PLAIN, rows, around=around)
+        share = 0.5 * (float(kind.attends) + float(kind.recurs) + float(kind.has_mlp))
+        return share * forward, share * backward
     each, kernels, own = launch_cost(job).value, kernels_per_layer(job), host_ratio(job)
     measured = measured_layer(job, around=around)
     if measured is None:
@@ -144,6 +153,7 @@ def _calls(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]
     moe = job.model.moe
     # Routed experts exchange tokens instead; one block of the layer is left.
     blocks = 0.5 if kind.is_moe and moe is not None and not moe.num_shared_experts else 1.0
+    blocks -= 1.0 - 0.5 * kind.num_blocks
     whole, split = np.where(rows.tp > 1, blocks, 0.0), rows.sequence_parallel
     forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
     return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)

@@ -98,7 +98,9 @@ def names_for(model: Model, targets: Iterable[str]) -> Names:
 
 def layer_linears(model: Model, kind: LayerKind, names: Names) -> tuple[Linear, ...]:
     """The linear modules of a layer of this kind."""
-    return (*_attention(model, names), *_mlp(model, kind, names))
+    attention = _attention(model, names) if kind.attends else []
+    recurrent = _recurrent(model) if kind.recurs else []
+    return (*attention, *recurrent, *(_mlp(model, kind, names) if kind.has_mlp else ()))
 
 
 def module_names(model: Model, names: Names) -> frozenset[str]:
@@ -118,14 +120,52 @@ def _attention(model: Model, names: Names) -> list[Linear]:
     h, part = model.hidden_size, "attention"
     if model.mla is not None:
         return _latent(model)
+    # The hybrids with a gate (Qwen3-Next) make query and gate in one module.
+    query = model.q_size * (2 if model.recurrent is not None and model.attention_gate else 1)
     if names.joined:
         inputs = [Linear(names.joined, h, model.q_size + 2 * model.kv_size, "norm1", part)]
     else:
-        widths = {names.query: model.q_size, names.key: model.kv_size, names.value: model.kv_size}
+        widths = {names.query: query, names.key: model.kv_size, names.value: model.kv_size}
         inputs = [Linear(name, h, width, "norm1", part) for name, width in widths.items()]
-    if model.attention_gate:
+    if model.attention_gate and query == model.q_size:
         inputs.append(Linear(names.gate, h, model.q_size, "norm1", part))
     return [*inputs, Linear(names.output, model.q_size, h, "context", part)]
+
+
+def _recurrent(model: Model) -> list[Linear]:
+    """A recurrent mixer under transformers' names, which Megatron shares (models/nemotron_h, qwen3_next, qwen3_5, lfm2)."""
+    r, h, part = model.recurrent, model.hidden_size, "attention"
+    assert r is not None
+    output = Linear("out_proj", r.inner_size, h, "context", part)
+    if r.kind == "mamba":
+        narrow = r.dt_rank + 2 * r.state_size
+        inner = [
+            Linear("x_proj", r.inner_size, narrow, "latent", part),
+            Linear("dt_proj", r.dt_rank, r.inner_size, "latent", part),
+        ]
+        return [Linear("in_proj", h, r.projected_size, "norm1", part), *inner, output]
+    if r.kind != "gated-delta-net":
+        return [Linear("in_proj", h, r.projected_size, "norm1", part), output]
+    heads, groups, inner_size = r.num_heads, r.group_size, r.inner_size
+    widths = {"in_proj_qkvz": r.projected_size - 2 * heads, "in_proj_ba": 2 * heads}
+    if model.family.startswith("qwen3_5"):
+        widths = {
+            "in_proj_qkv": inner_size + 2 * groups,
+            "in_proj_z": inner_size,
+            "in_proj_b": heads,
+            "in_proj_a": heads,
+        }
+    elif model.family == "olmo_hybrid":
+        widths = {
+            "q_proj": groups,
+            "k_proj": groups,
+            "v_proj": inner_size,
+            "a_proj": heads,
+            "b_proj": heads,
+            "g_proj": inner_size,
+        }
+        output = Linear("o_proj", inner_size, h, "context", part)
+    return [*(Linear(name, h, width, "norm1", part) for name, width in widths.items()), output]
 
 
 def _latent(model: Model) -> list[Linear]:

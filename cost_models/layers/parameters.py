@@ -12,7 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.frameworks import FRAMEWORKS
+from cost_models.layers.recurrent_sizes import recurrent_parameters
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
+from cost_models.specs.recurrent import Recurrent
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Floats
 
@@ -64,8 +66,10 @@ class ParameterCounts:
 @lru_cache(maxsize=1024)
 def _layer(kind: LayerKind, model_key: _Sizes) -> LayerParameters:
     m = model_key
-    matrices, kv_matrices, vectors, replicated = _attention(m)
-    replicated += m.norms_per_layer * m.norm_width
+    matrices, kv_matrices, vectors, replicated = _mixer(m, kind)
+    replicated += m.norms * m.norm_width
+    if not kind.has_mlp:
+        return LayerParameters(float(matrices), float(kv_matrices), float(vectors), float(replicated), 0.0, 0.0, 0.0)
     if kind.is_moe:
         assert m.moe is not None
         per_expert, shared, router = _experts(m, m.moe)
@@ -93,7 +97,8 @@ class _Sizes:
     head_dim: int
     intermediate: int
     gated_mlp: bool
-    norms_per_layer: int
+    norms: int
+    """Full-width norms of this kind of layer."""
     norm_width: int
     qk_norm: str
     qkv_bias: bool
@@ -104,14 +109,15 @@ class _Sizes:
     activation: int
     moe: Moe | None
     mla: Mla | None
+    recurrent: Recurrent | None
 
 
-def _sizes(model: Model) -> _Sizes:
+def _sizes(model: Model, kind: LayerKind) -> _Sizes:
     return _Sizes(
         model.hidden_size, model.num_attention_heads, model.q_size, model.kv_size, model.head_dim,
-        model.intermediate_size, model.gated_mlp, model.norms_per_layer, norm_parameters(model), model.qk_norm,
+        model.intermediate_size, model.gated_mlp, model.norms_of(kind), norm_parameters(model), model.qk_norm,
         model.qkv_bias, model.attention_out_bias, model.mlp_bias, model.attention_sinks, model.attention_gate,
-        model.activation_parameters, model.moe, model.mla,
+        model.activation_parameters, model.moe, model.mla, model.recurrent,
     )  # fmt: skip
 
 
@@ -122,7 +128,19 @@ def norm_parameters(model: Model) -> int:
 
 def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
     """Parameters of a decoder layer of this kind, by how they are split."""
-    return _layer(kind, _sizes(model))
+    return _layer(kind, _sizes(model, kind))
+
+
+def _mixer(m: _Sizes, kind: LayerKind) -> tuple[int, int, int, int]:
+    """Matrices, k/v matrices, vectors and replicated parameters of what mixes the tokens of a layer, without its norm."""
+    if kind.mixer == "attention":
+        return _attention(m)
+    matrices, kv_matrices, vectors, replicated = _attention(m) if kind.attends else (0, 0, 0, 0)
+    if kind.recurs:
+        assert m.recurrent is not None
+        more = recurrent_parameters(m.recurrent, m.hidden)
+        matrices, vectors, replicated = matrices + more.matrices, vectors + more.vectors, replicated + more.replicated
+    return matrices, kv_matrices, vectors, replicated
 
 
 def _attention(m: _Sizes) -> tuple[int, int, int, int]:
@@ -239,11 +257,16 @@ def active_matmul_parameters(model: Model) -> float:
 
 def layer_matmul_parameters(model: Model, kind: LayerKind) -> float:
     """Matrix weights of one layer that one token is multiplied with; router and shared experts included."""
-    m = _sizes(model)
-    matrices, kv_matrices, _, _ = _attention(m)
-    if m.mla is not None:
+    m = _sizes(model, kind)
+    matrices, kv_matrices, _, _ = _attention(m) if kind.attends else (0, 0, 0, 0)
+    if kind.recurs:
+        assert m.recurrent is not None
+        matrices += recurrent_parameters(m.recurrent, m.hidden).multiplied
+    if m.mla is not None and kind.attends:
         matrices += m.hidden * (m.mla.kv_lora_rank + m.mla.qk_rope_head_dim + (m.mla.q_lora_rank or 0))
     wide = 3 if m.gated_mlp else 2
+    if not kind.has_mlp:
+        return float(matrices + kv_matrices)
     if not kind.is_moe:
         return float(matrices + kv_matrices + wide * m.hidden * m.intermediate)
     assert m.moe is not None

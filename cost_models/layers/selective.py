@@ -30,10 +30,10 @@ def separate_norms(job: Job, kind: LayerKind) -> float:
     Source: Megatron Core's models/gpt/gpt_layer_specs.py (0.12 to 0.19, without mla_down_proj_fusion); transformer_layer.py
     recomputes no IdentityOp.
     """
-    before = float(min(job.model.norms_per_layer, 2))
+    before = float(min(job.model.norms_of(kind), 2))
     if job.training.transformer_impl != "transformer-engine" or not job.framework.memory.transformer_engine:
         return before
-    return min(before, float(job.model.mla is not None) + float(kind.is_moe))
+    return min(before, float(job.model.mla is not None and kind.attends) + float(kind.is_moe))
 
 
 def repeated_copies(gemms: Sequence[Gemm]) -> list[float]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.layers.expert_loop import loops_over_experts
+from cost_models.layers.recurrent_sizes import recurrent_parameters
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.strategy import Floats
 
@@ -44,7 +45,11 @@ def layer_gemms(
         etp: tensor-parallel ranks inside an expert.
         sp: ranks over which sequence parallelism splits the tokens: tp, or 1 without it.
     """
-    gemms = _attention_gemms(job, tokens=tokens, tp=tp, sp=sp)
+    gemms = _attention_gemms(job, tokens=tokens, tp=tp, sp=sp) if kind.attends else []
+    if kind.recurs:
+        gemms += _recurrent_gemms(job, tokens=tokens, tp=tp)
+    if not kind.has_mlp:
+        return gemms
     if not kind.is_moe:
         return gemms + _mlp_gemms(job, job.model.intermediate_size, tokens=tokens, split=tp, module="mlp")
     return gemms + _moe_gemms(job, tokens=tokens, tp=tp, ep=ep, etp=etp)
@@ -82,6 +87,19 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float
     else:
         projections = [_gemm("qkv_proj", tokens, q + 2 * kv + gate, h, module="attention")]
     return [*projections, _gemm("o_proj", tokens, h, q, module="attention")]
+
+
+def _recurrent_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
+    """The projections of a recurrent mixer, whose heads tp splits; Mamba's are never split. [F-20]"""
+    r, h = job.model.recurrent, float(job.model.hidden_size)
+    assert r is not None
+    inner = r.inner_size / tp
+    inputs = [_gemm("in_proj", tokens, r.projected_size / tp, h, module="attention")]
+    if r.kind == "mamba":
+        narrow = float(r.dt_rank + 2 * r.state_size)
+        inputs.append(_gemm("x_proj", tokens, narrow, inner, module="attention"))
+        inputs.append(_gemm("dt_proj", tokens, inner, float(r.dt_rank), module="attention"))
+    return [*inputs, _gemm("out_proj", tokens, h, inner, module="attention")]
 
 
 def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> list[Gemm]:
@@ -159,9 +177,14 @@ def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats)
 def parameter_tensors(job: Job, kind: LayerKind) -> float:
     """Number of parameter tensors of one layer outside its routed experts, each a collective where gathered alone. [C-14]"""
     model = job.model
-    norms = model.norms_per_layer * (1.0 + model.norm_bias)
+    norms = model.norms_of(kind) * (1.0 + model.norm_bias)
     separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
     inputs = 3.0 if separate else 1.0
-    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
+    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias if kind.attends else 0.0
+    if kind.recurs:
+        assert model.recurrent is not None
+        attention += recurrent_parameters(model.recurrent, model.hidden_size).tensors
+    if not kind.has_mlp:
+        return norms + attention
     dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
     return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)

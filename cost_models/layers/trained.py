@@ -79,11 +79,12 @@ def frozen_elements(model: Model, frozen: tuple[str, ...]) -> int:
 def frozen_layer_elements(model: Model, kind: LayerKind, frozen: tuple[str, ...]) -> float:
     """Elements of one layer's frozen parts."""
     layer = layer_parameters(model, kind)
-    norms = float(model.norms_per_layer * norm_parameters(model))
+    norms = float(model.norms_of(kind) * norm_parameters(model))
     experts = layer.num_experts * layer.per_expert
     wide = 3 if model.gated_mlp else 2
-    dense = 0.0 if kind.is_moe else float(wide * model.hidden_size * model.intermediate_size)
-    if not kind.is_moe and model.mlp_bias:
+    has_dense = kind.has_mlp and not kind.is_moe
+    dense = 0.0 if not has_dense else float(wide * model.hidden_size * model.intermediate_size)
+    if has_dense and model.mlp_bias:
         dense += (wide - 1) * model.intermediate_size + model.hidden_size
     mlp = dense + layer.shared_expert
     attention = layer.total - norms - experts - mlp

@@ -16,6 +16,7 @@ from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.autocast import autocast
 from cost_models.layers.copies import products_of_one_input
+from cost_models.layers.recurrent_core import gradient_bytes, saved_elements, saved_fp32_elements
 from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.strategies.strategy import Floats, Strategies
@@ -95,6 +96,10 @@ class LayerParts:
     """Gradients alive together inside the MLP's backward, beyond what it frees. Not part of `saved`."""
     score_gradient: Floats
     """Gradients of the score matrices. Not part of `saved`."""
+    recurrent: Floats
+    """What a recurrent mixer saves between its norm and its output projection. [M-50]"""
+    recurrent_gradient: Floats
+    """Gradients and chunks' states that are alive together in its backward. Not part of `saved`."""
 
     @property
     def saved(self) -> Floats:
@@ -102,7 +107,9 @@ class LayerParts:
         return np.asarray(sum(getattr(self, name) for name in _SAVED))
 
 
-_SAVED = ("block_input", "residual", "norm_outputs", "qkv", "scores", "context", "mlp", "shared", "experts", "masks")
+_SAVED = (
+    "block_input", "residual", "norm_outputs", "qkv", "scores", "context", "mlp", "shared", "experts", "masks", "recurrent",
+)  # fmt: skip
 assert set(_SAVED) < {field.name for field in fields(LayerParts)}
 
 
@@ -143,8 +150,9 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     # The first two norms stand in front of attention and MLP, and their outputs are saved as inputs of linear layers.
     # Further ones (sandwich norms) stand behind the blocks; their outputs go into the residual stream and are not
     # saved.
-    before = float(min(model.norms_per_layer, 2))
-    after = float(max(model.norms_per_layer - 2, 0))
+    norms = model.norms_of(kind)
+    before = float(min(norms, 2))
+    after = float(max(norms - 2, 0))
     inputs = 1.0 if model.parallel_block else before
     gathered = job.framework.keeps_gathered_norms
     statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
@@ -157,9 +165,10 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
         # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight is kept
         # too.
         residual = residual + before * _FP32 * model.hidden_size * s.tokens / s.sp
-    attention = _attention(job, traits, s)
-    mlp = _mlp(job, traits, kind, s)
-    masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
+    attention = _attention(job, traits, s) if kind.attends else {}
+    recurrent = recurrent_parts(job, s) if kind.recurs else {}
+    mlp = _mlp(job, traits, kind, s) if kind.has_mlp else {}
+    masks = float(kind.num_blocks) * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
     zero = np.zeros_like(s.tokens)
     cast = _casts_of_one_input(job, kind) * model.hidden_size * np.where(s.residual_w > s.w, s.w * s.tokens, 0.0)
     parts = {
@@ -169,7 +178,7 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
         "masks": zero + masks,
     }
     parts["separate_norm_outputs"] = separate_norms(job, kind) * output
-    return LayerParts(**dict.fromkeys(_FIELDS, zero) | parts | attention | mlp | {
+    return LayerParts(**dict.fromkeys(_FIELDS, zero) | parts | attention | recurrent | mlp | {
         "matmul_outputs": _kept_outputs(job, kind, s)
     })  # fmt: skip
 
@@ -180,7 +189,7 @@ def _casts_of_one_input(job: Job, kind: LayerKind) -> float:
     Norms compute in fp32 there, and every product casts its own input: only casts of weights are kept for the next one
     (ATen/autocast_mode.cpp, cached_cast). Under tensor parallelism each cast is of what was gathered. A compiler makes one of equals.
     """
-    return 0.0 if job.training.compile else sum(products_of_one_input(job, kind)) - 2.0
+    return 0.0 if job.training.compile else max(sum(products_of_one_input(job, kind)) - 2.0, 0.0)
 
 
 _FIELDS = tuple(field.name for field in fields(LayerParts))
@@ -215,6 +224,18 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
         "context": context,
         "score_gradient": zero if flash else 2.0 * s.w * matrix,
     }
+
+
+def recurrent_parts(job: Job, s: Sizes) -> dict[str, Floats]:
+    """Bytes that a recurrent mixer saves, and that its backward holds beside, shape (U,) each. [M-50]
+
+    Under context parallelism a rank has a share of the heads of the whole sequence, which is as much.
+    """
+    r, fused = job.model.recurrent, job.has_hf_modules
+    assert r is not None
+    each = s.w * saved_elements(r, fused_norm=fused) + _FP32 * saved_fp32_elements(r, fused_norm=fused)
+    share = s.tokens / s.tp
+    return {"recurrent": each * share, "recurrent_gradient": gradient_bytes(r, s.w) * share}
 
 
 def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
@@ -321,6 +342,7 @@ def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
     outputs = kept_output_bytes(job, kind, tokens=s.tokens, tp=s.tp, ep=s.ep, etp=s.etp, element_bytes=s.w)
     whole = s.w * model.hidden_size * s.tokens
     blocks = 1.0 if model.parallel_block or (moe is not None and not moe.num_shared_experts) else 2.0
+    blocks -= 2.0 - kind.num_blocks
     # The policy saves the outputs of reduce-scatters and all-to-alls; only all-gathers are repeated.
     outputs = outputs + np.where(s.sp > 1, blocks * whole / s.sp, 0.0)
     if moe is not None:

@@ -121,9 +121,9 @@ def adapted_parts(
     return replace(
         plain,
         block_input=sizes.hidden(job.model),
-        residual=_norm_inputs(job, sizes),
+        residual=_norm_inputs(job, kind, sizes),
         norm_outputs=inputs("norm1") + inputs("norm2"),
-        qkv=_attention_inputs(job, plain, sizes) + inputs("latent") + extras,
+        qkv=_attention_inputs(job, kind, plain, sizes) + inputs("latent") + extras,
         # The attention kernel keeps its output whether or not an adapter reads it; a cast makes a copy.
         context=plain.context + np.where(casts, inputs("context"), 0.0),
         mlp=_hidden_tensors(job, kind, sizes) + inputs("hidden"),
@@ -146,25 +146,25 @@ def liger(job: Job) -> bool:
     return job.training.model_impl == "liger" or job.training.cross_entropy == "linear"
 
 
-def _norm_inputs(job: Job, s: Sizes) -> Floats:
+def _norm_inputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
     """Bytes that frozen norms save, the layer's own input left out.
 
     transformers' RMSNorm saves an fp32 copy of its input; other norms save the input itself, of which the first is the layer's.
     """
-    model = job.model
+    model, norms = job.model, job.model.norms_of(kind)
     each = model.hidden_size * s.tokens / s.sp
-    statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * model.norms_per_layer * s.tokens / s.sp
+    statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * norms * s.tokens / s.sp
     upcasts = model.norm == "rmsnorm" and not liger(job)
     if upcasts:
         # The layer's input is needed by nobody then: the copies count, less what stands for it already.
-        return np.asarray(model.norms_per_layer * _FP32 * each - s.hidden(model) + statistics)
-    return np.asarray((model.norms_per_layer - 1.0) * s.residual_w * each + statistics)
+        return np.asarray(norms * _FP32 * each - s.hidden(model) + statistics)
+    return np.asarray((norms - 1.0) * s.residual_w * each + statistics)
 
 
-def _attention_inputs(job: Job, plain: LayerParts, s: Sizes) -> Floats:
+def _attention_inputs(job: Job, kind: LayerKind, plain: LayerParts, s: Sizes) -> Floats:
     """Bytes of query, key and value as the attention core saves them, and of norms of queries and keys."""
     model = job.model
-    if model.mla is not None or job.training.attention == "math":
+    if model.mla is not None or job.training.attention == "math" or not kind.attends:
         return plain.qkv
     q, kv = model.q_size / s.tp, model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
     normed = np.zeros_like(s.tokens)
@@ -175,7 +175,7 @@ def _attention_inputs(job: Job, plain: LayerParts, s: Sizes) -> Floats:
 
 def _hidden_tensors(job: Job, kind: LayerKind, s: Sizes) -> Floats:
     """Bytes of an MLP's hidden tensors that are saved whoever reads them: gate, its activation and up; Liger repeats the activation."""
-    if kind.is_moe:
+    if kind.is_moe or not kind.has_mlp:
         return np.zeros_like(s.tokens)
     count = 1.0 if not job.model.gated_mlp else 2.0 if liger(job) else 3.0
     return np.asarray(count * s.w * job.model.intermediate_size * s.tokens / s.tp)

@@ -29,9 +29,9 @@ def frozen_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes, 
         plain,
         norm_outputs=plain.norm_outputs * read,
         separate_norm_outputs=plain.separate_norm_outputs * read,
-        residual=_residual(job, traits, sizes, plain),
+        residual=_residual(job, traits, kind, sizes, plain),
     )
-    if "mlp" in frozen and not kind.is_moe:
+    if "mlp" in frozen and kind.has_mlp and not kind.is_moe:
         # The down-projection's input; without weight gradients those of the hidden tensors alone are alive in backward.
         found = replace(found, mlp=plain.mlp - _activated(sizes, model.intermediate_size))
         hidden = (2.0 if model.gated_mlp else 1.0) * sizes.w * model.intermediate_size * sizes.tokens / sizes.tp
@@ -60,16 +60,17 @@ def _read_norm_outputs(job: Job, kind: LayerKind) -> float:
     """Share of the norms' outputs that a trained layer's weight gradient reads."""
     model, frozen = job.model, job.training.frozen
     # The router reads what the experts read, and is trained whatever is frozen.
-    by_block = (float("attention" not in frozen), float(kind.is_moe or "mlp" not in frozen))
+    by_block = [float("attention" not in frozen)] * (kind.mixer != "none")
+    by_block += [float(kind.is_moe or "mlp" not in frozen)] * kind.has_mlp
     if model.parallel_block and model.norms_per_layer == 1:
         return max(by_block)
     return sum(by_block) / len(by_block)
 
 
-def _residual(job: Job, traits: MemoryTraits, s: Sizes, plain: LayerParts) -> Floats:
+def _residual(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes, plain: LayerParts) -> Floats:
     """Bytes of the residual stream's tensors: RMSNorm as operators saves its normalised tensor for its weight's gradient alone."""
     if "norms" not in job.training.frozen or not upcasts_norms(job, traits):
         return plain.residual
-    before = min(job.model.norms_per_layer, 2)
+    before = min(job.model.norms_of(kind), 2)
     normalised = before * s.w * job.model.hidden_size * s.tokens / s.sp
     return np.asarray(np.maximum(plain.residual - normalised, 0.0))

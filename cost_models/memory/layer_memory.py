@@ -35,7 +35,7 @@ def layer_memory(parts: LayerParts, rows: Strategies, *, traits: MemoryTraits) -
     """Kept and transient bytes of a layer made of these parts. [M-5] [M-6]"""
     whole = parts.saved
     # The MLP's and the attention's backward follow each other, so only the larger set of gradients is alive.
-    gradients = np.maximum(parts.mlp_gradient, parts.score_gradient)
+    gradients = np.maximum(np.maximum(parts.mlp_gradient, parts.score_gradient), parts.recurrent_gradient)
     selective = rows.recompute == Recompute.SELECTIVE
     if not selective.any():
         return LayerMemory(whole, gradients, whole)

@@ -161,10 +161,15 @@ def _cached(job: Job, rows: Strategies) -> dict[str, Floats]:
     for kind in model.distinct_kinds:
         layer = layer_parameters(model, kind)
         attention = layer.kv_matrices / np.minimum(rows.tp, float(model.num_key_value_heads))
-        attention = attention + _attention_matrices(job, layer.matrices, is_moe=kind.is_moe) / rows.tp
-        found[kind.is_moe] = attention + (layer.per_expert / rows.etp) + layer.shared_expert / rows.tp
-        if not kind.is_moe:
-            found[False] = found[False] + _dense_mlp(job) / rows.tp
+        has_dense = kind.has_mlp and not kind.is_moe
+        attention = attention + _attention_matrices(job, layer.matrices, has_dense=has_dense) / rows.tp
+        shapes = attention + (layer.per_expert / rows.etp) + layer.shared_expert / rows.tp
+        if has_dense:
+            shapes = shapes + _dense_mlp(job) / rows.tp
+        if kind.is_plain:
+            found[kind.is_moe] = shapes
+        else:  # layers of several kinds are counted by the largest
+            found[kind.is_moe] = np.maximum(found.get(kind.is_moe, np.zeros(len(rows))), shapes)
         shared = attention
     return {
         "cached_dense": found.get(False, np.zeros(len(rows))),
@@ -177,5 +182,5 @@ def _dense_mlp(job: Job) -> float:
     return float((3 if job.model.gated_mlp else 2) * job.model.hidden_size * job.model.intermediate_size)
 
 
-def _attention_matrices(job: Job, matrices: float, *, is_moe: bool) -> float:
-    return matrices if is_moe else matrices - _dense_mlp(job)
+def _attention_matrices(job: Job, matrices: float, *, has_dense: bool) -> float:
+    return matrices - _dense_mlp(job) if has_dense else matrices

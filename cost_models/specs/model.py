@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cost_models.specs.recurrent import Recurrent
+
 Norm = Literal["rmsnorm", "layernorm"]
 PositionEmbedding = Literal["rope", "learned", "alibi", "none"]
+Mixer = Literal["attention", "recurrent", "both", "none"]
+"""What mixes the tokens of a layer; "both" stands side by side and reads one input (Falcon-H1), "none" is an MLP alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,34 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """Layers that cost the same: they have the same attention window and the same MLP."""
+    """Layers that cost the same: they mix tokens in the same way and have the same MLP."""
 
     is_moe: bool
     window: int | None
     """Tokens that a query can see (sliding window); None is full causal attention."""
+    mixer: Mixer = "attention"
+    has_mlp: bool = True
+    """Whether the layer has an MLP, dense or of experts."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether the layer has attention."""
+        return self.mixer in ("attention", "both")
+
+    @property
+    def recurs(self) -> bool:
+        """Whether the layer has a recurrent mixer."""
+        return self.mixer in ("recurrent", "both")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the layer is attention with an MLP behind it."""
+        return self.mixer == "attention" and self.has_mlp
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with a norm in front of them and a residual addition behind: mixer and MLP, or one of them."""
+        return int(self.mixer != "none") + int(self.has_mlp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +124,8 @@ class Model:
     """Whether rotary positions turn neighbouring elements, or the halves of a head; None: as the framework's module of the family."""
     moe: Moe | None = None
     mla: Mla | None = None
+    recurrent: Recurrent | None = None
+    """The mixer of layers that do not attend, or do not attend alone."""
     mtp_num_layers: int = 0
     family: str = ""
     """The `model_type` of the configuration that the model was read from; it decides what modules are called."""
@@ -108,6 +137,15 @@ class Model:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distinct_kinds", tuple(dict.fromkeys(self.layer_kinds)))
+
+    def norms_of(self, kind: LayerKind) -> int:
+        """Full-width norms of a layer of this kind; a layer with one block has that block's share."""
+        return self.norms_per_layer if kind.num_blocks == 2 else max(self.norms_per_layer // 2, 1)
+
+    @property
+    def mean_norms(self) -> float:
+        """Full-width norms of a layer, on average over the layers."""
+        return sum(self.norms_of(kind) for kind in self.layer_kinds) / self.num_layers
 
     @property
     def q_size(self) -> int:

@@ -207,6 +207,6 @@ def _norm_gradients_s(job: Job, rows: Strategies, layers: Floats) -> Columns:
     """Seconds of all-reducing the gradients of these layers' norms among tensor-parallel ranks, and their tier, shape (U,)
     each. [C-15]
     """
-    size = layers * job.model.norms_per_layer * job.model.hidden_size * BYTES_PER[job.training.grad_reduce_dtype]
+    size = layers * job.model.mean_norms * job.model.hidden_size * BYTES_PER[job.training.grad_reduce_dtype]
     found = job.calibration.collective_s("all_reduce", size, placement=groups(rows, job.cluster).tp)
     return found.seconds, found.tier

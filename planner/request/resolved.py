@@ -16,7 +16,7 @@ from cost_models.specs.adapter import Adapter
 from cost_models.specs.cluster import Cluster, Gpu, Nvme, PooledCluster
 from cost_models.specs.collectives import Collectives
 from cost_models.specs.method import Islands
-from cost_models.specs.model import Model
+from cost_models.specs.model import LayerKind, Model
 from cost_models.specs.run import Checkpoint, Reliability
 from cost_models.specs.training import Training
 from cost_models.units import BITS_PER_BYTE, GB, GIB, GRAMS_PER_KG, HOUR_S, KWH, MICRO, TERA
@@ -59,15 +59,28 @@ def model_document(model: Model) -> Document:
     if model.rotary_interleaved is not None:
         document["rotary_interleaved"] = model.rotary_interleaved
     document["attention_bias"] = _bias(qkv=model.qkv_bias, out=model.attention_out_bias)
-    if window is not None:
+    if window is not None or not all(kind.is_plain for kind in model.distinct_kinds):
         document["sliding_window"] = window
-        document["layer_types"] = ["full_attention" if w is None else "sliding_attention" for w in windows]
+        document["layer_types"] = [layer_type(kind) for kind in model.layer_kinds]
+    if model.recurrent is not None:
+        document["recurrent"] = asdict(model.recurrent)
+    if not all(kind.num_blocks == 2 for kind in model.distinct_kinds):
+        document["single_block_layers"] = True
     if model.moe is not None:
         document["moe"] = {**asdict(model.moe), "moe_layer_freq": [int(kind.is_moe) for kind in model.layer_kinds]}
     if model.mla is not None:
         document["mla"] = asdict(model.mla)
         del document["head_dim"]
     return {name: value for name, value in document.items() if value is not None}
+
+
+def layer_type(kind: LayerKind) -> str:
+    """The name that `layer_types` has for a layer."""
+    if kind.mixer == "none":
+        return "moe" if kind.is_moe else "mlp"
+    if kind.mixer != "attention":
+        return {"recurrent": "linear_attention", "both": "hybrid"}[kind.mixer]
+    return "full_attention" if kind.window is None else "sliding_attention"
 
 
 def _bias(*, qkv: bool, out: bool) -> bool | str:

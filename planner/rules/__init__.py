@@ -16,6 +16,7 @@ from planner.rules.adapters import ADAPTER_RULES
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
+from planner.rules.hybrids import HYBRID_RULES
 from planner.rules.offload import OFFLOAD_RULES
 from planner.rules.offload_places import OFFLOAD_PLACE_RULES
 from planner.rules.pipeline import PIPELINE_RULES
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     *REPLICA_RULES,
     *ZERO_PLUS_RULES,
     *OFFLOAD_PLACE_RULES,
+    *HYBRID_RULES,
 )
 
 __all__ = [

@@ -140,6 +140,8 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
     experts = moe.num_experts if moe else 0
     tp, ep = row["tp"], row["ep"]
     fitting_tp = [t for t in divisors(model.num_attention_heads) if _fits(job, t)]
+    mixer_heads, mixer_groups = (model.recurrent.num_heads, model.recurrent.num_groups) if model.recurrent else (0, 0)
+    mixer_tp = [t for t in divisors(mixer_groups) if mixer_heads % t == 0 and t in fitting_tp]
     return {
         **row,
         "framework": training.framework, "version": training.framework_version, "precision": training.precision,
@@ -155,6 +157,9 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
         "zeros": ", ".join(map(str, job.framework.choices.zero)),
         "tp_options": listed(fitting_tp), "tp_fit": max((t for t in fitting_tp if t <= tp), default=1),
         "ep_options": listed(divisors(experts)), "ep_fit": max((e for e in divisors(experts) if e <= ep), default=1),
+        "mixer": model.recurrent.kind if model.recurrent else "a single block",
+        "mixer_heads": mixer_heads, "mixer_groups": mixer_groups, "mixer_tp_options": listed(mixer_tp),
+        "mixer_tp_fit": max((t for t in mixer_tp if t <= tp), default=1),
         "layers_per_stage": list(strategies.layouts.table[row["layout"]].layers),
     }  # fmt: skip
 

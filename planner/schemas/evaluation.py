@@ -44,6 +44,7 @@ ReasonCode = Literal[
     "adapter-unsupported", "quantized-base-unsupported",
     "sync-unsupported", "compression-unsupported", "compression-with-zero", "sync-with-zero", "sync-needs-whole-replicas",
     "sync-needs-islands", "island-cut",
+    "layers-unsupported-by-framework",
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",
 ]  # fmt: skip
 

@@ -52,6 +52,14 @@ MLA = {
     **DENSE,
     "mla": {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
 }
+STATES = {
+    "mamba": {**DENSE, "layer_types": ["mamba", "full_attention"] * 4, "recurrent": {"kind": "mamba", "dt_rank": 128, "inner_norms": True}},
+    "mamba2": {
+        **DENSE, "layer_types": ["mamba", "mlp", "full_attention", "mlp"] * 2, "single_block_layers": True,
+        "recurrent": {"kind": "mamba2", "num_heads": 64, "head_dim": 64, "num_groups": 8, "state_size": 128, "conv_kernel": 4,
+                      "conv_bias": True, "in_bias": False, "out_bias": False, "gated_norm": "full", "chunk_size": 128},
+    },
+}  # fmt: skip
 H100 = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
 TOY = {
     "name": "toy", "memory_gib": 80, "peak_tflops": {"bf16": 400, "fp8": 800, "fp32": 60, "nvfp4": 1600},
@@ -123,6 +131,8 @@ ROWS: dict[str, Json] = {
                    {"tp": 2, "offload": {"activation_modules": ["core_attn"]}}),
     "pools-drives": row(DENSE, pools_of({"gpu": "A100-SXM-80GB", "nvme": NVME}, {"gpu": TOY, "nvme": NVME}), training("deepspeed"),
                         {"zero": 3, "dp": 8, "pool_per_stage": ["new"], "offload": ON_DRIVES}),
+    "state": row(STATES["mamba2"], H100, training("megatron"), {"tp": 2}),
+    "scan": row(STATES["mamba"], H100, training("fsdp"), {"zero": 3}),
     "fsdp": row(DENSE, CUSTOM, training("fsdp", optimizer="adam-8bit"), {"zero": 2}),
     "math": row({**DENSE, "position_embedding": "learned", "max_position_embeddings": 4096}, H100,
                 training("megatron", attention="math", software_date="2022-06", dropout=0.1, cross_entropy="fused"),

@@ -133,13 +133,6 @@ MIXTURES: Mapping[str, Family] = {
         {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 0}, RMS_GATED,
         readers.read_granitemoeshared, _LOCAL,
     ),
-    "granitemoehybrid": Family(
-        {
-            **LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
-            "position_embedding_type": None, "layer_types": None,
-        },
-        RMS_GATED, readers.read_granitemoehybrid, {**_LOCAL, "layer_types": ("layers_block_type",)},
-    ),
     "phimoe": Family(
         {
             **MISTRAL, "vocab_size": 32064, "intermediate_size": 6400, "sliding_window": None,

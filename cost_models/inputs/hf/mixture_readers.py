@@ -209,21 +209,6 @@ def read_granitemoeshared(k: Keys) -> Spec:
     return spec
 
 
-def read_granitemoehybrid(k: Keys) -> Spec:
-    """Granite 4 where every layer attends; its dense MLP is the shared expert, beside which there may be others."""
-    spec = {**sizes(k), **biases(k)}
-    listed = k.strings("layer_types")
-    if listed is None or any("attention" not in kind or "linear" in kind for kind in listed):
-        k.refuse("layer_types", "state-space layers between the others are not modelled")
-    if len(listed or []) != spec["num_layers"]:
-        k.wrong("layer_types", f"layer_types has {len(listed or [])} entries for {spec['num_layers']} layers")
-    spec["position_embedding"] = "rope" if k.text("position_embedding_type") == "rope" else "none"
-    width = k.count("shared_intermediate_size")
-    if not k.count("num_local_experts", if_null=0, least=0):
-        return {**spec, "intermediate_size": width}
-    return _whole_width(k, spec, num_shared_experts=1, shared_expert_intermediate_size=width)
-
-
 def _whole_width(k: Keys, spec: Spec, **more: object) -> Spec:
     """The spec with experts as wide as `intermediate_size`."""
     moe = {"num_experts": k.count("num_local_experts"), "top_k": k.count("num_experts_per_tok")}

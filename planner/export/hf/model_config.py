@@ -16,6 +16,7 @@ from cost_models.inputs.model import resolve_model
 from cost_models.specs.model import Model
 from planner.export.hf.model_keys import DROPOUT, KEYS, OWN
 from planner.export.quantities import Quantities
+from planner.request.resolved import layer_type
 
 NOT_IN_TRANSFORMERS: Final = frozenset({"mimo", "bailing_moe", "bailing_moe_v2", "glm4v_text", "glm4v_moe_text"})
 """Families without a causal language model of their own in transformers 5 (models/auto/modeling_auto.py)."""
@@ -102,13 +103,11 @@ def _differences(model: Model, found: Model) -> dict[str, Any]:
         if wanted == got or (name == "max_position_embeddings" and model.position_embedding != "learned"):
             continue
         # Parts are compared one by one, so that a refusal names the one that differs.
-        if name in ("moe", "mla") and wanted is not None and got is not None:
+        if name in ("moe", "mla", "recurrent") and wanted is not None and got is not None:
             parts = [each.name for each in fields(wanted) if getattr(wanted, each.name) != getattr(got, each.name)]
             differing |= {f"{name}.{part}": getattr(got, part) for part in parts}
         elif name == "layer_kinds":
-            differing["layer_types"] = [
-                "full_attention" if kind.window is None else "sliding_attention" for kind in got
-            ]
+            differing["layer_types"] = [layer_type(kind) for kind in got]
         else:
             differing[_CONTRACT.get(name, name)] = got
     return differing

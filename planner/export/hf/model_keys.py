@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cost_models.specs.model import Model, Moe
+from planner.export.hf.hybrid_keys import HYBRID_KEYS
 
 Key = Callable[[Model], Any]
 
@@ -140,9 +141,10 @@ OWN: Final[Mapping[str, Mapping[str, Key]]] = {
     # OPT's learned table has two rows before position 0.
     "opt": {"max_position_embeddings": lambda model: (model.max_position_embeddings or 2) - 2},
     "ernie4_5_moe": {"moe_layer_end_index": lambda model: max(_sparse(model), default=-1)},
+    **HYBRID_KEYS,
     "granitemoehybrid": {
         **_WHOLE_WIDTH,
-        "layer_types": lambda model: ["attention"] * model.num_layers,
+        **HYBRID_KEYS["granitemoehybrid"],
         "shared_intermediate_size": lambda model: _shared_width(model) or model.intermediate_size,
     },
     "llama4_text": {

@@ -263,10 +263,14 @@ def test_a_quantised_checkpoint_is_planned_unquantised_and_says_so():
     assert read(model_type="llama", quantization_config=None).warnings == ()
 
 
-def test_granite_4_is_refused_where_a_layer_does_not_attend():
-    mixed = {"model_type": "granitemoehybrid", **SIZES, "shared_intermediate_size": 96}
-    assert problems(NotModelledError, **mixed, layer_types=["attention", "mamba"])[0].pointer.endswith("layer_types")
-    assert problems(NotModelledError, **mixed)[0].pointer.endswith("layer_types")
+def test_granite_4_has_mamba_where_a_layer_does_not_attend():
+    mixed = {"model_type": "granitemoehybrid", **SIZES, "shared_intermediate_size": 96, "mamba_n_heads": 4}
+    assert [kind.mixer for kind in read(**mixed, layer_types=["attention", "mamba"]).layer_kinds] == [
+        "attention",
+        "recurrent",
+    ]
+    assert [kind.mixer for kind in read(**mixed).layer_kinds] == ["recurrent"] * 2
+    assert problems(NotModelledError, **mixed, layer_types=["attention", "rwkv"])[0].pointer.endswith("layer_types")
     assert problems(**mixed, layer_types=["attention"])[0].pointer.endswith("layer_types")
     assert read(**mixed, layer_types=["attention"] * 2, num_local_experts=0).position_embedding == "none"
 

@@ -101,7 +101,7 @@ def test_something_else_than_an_object_is_refused(document):
     assert "must be an object" in problems(document)[0].message
 
 
-@pytest.mark.parametrize("kind", ["mamba", "linear_attention", "recurrent"])
+@pytest.mark.parametrize("kind", ["rwkv", "linear", "recurrent"])
 def test_layers_without_a_cost_model_are_refused(kind):
     found = problems({**SPEC, "layer_types": ["full_attention", kind] * 2}, NotModelledError)
     assert found[0].code == "not-modelled"

@@ -17,6 +17,9 @@ MOE = with_experts(DENSE, expert_intermediate_size=14336)
 TWO_KV_HEADS = {**DENSE, "num_attention_heads": 16, "num_key_value_heads": 2}
 SIX_KV_HEADS = {**DENSE, "hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6}
 HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
+ALTERNATING = {**DENSE, "layer_types": ["linear_attention", "full_attention"] * 16}
+MAMBA = {**ALTERNATING, "recurrent": {"kind": "mamba2", "num_heads": 128, "num_groups": 8}}
+DELTA = {**ALTERNATING, "recurrent": {"kind": "gated-delta-net", "num_heads": 32, "num_groups": 16, "head_dim": 128}}
 OVERLAP = {"ep": 4, "overlap": {"moe_all_to_all": True}}
 HYBRID = {"ep": 4, "moe_dispatcher": "flex", "flex_backend": "hybridep"}
 
@@ -36,6 +39,11 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.14.9", "0.15", DENSE, {"precision": "nvfp4"}, {}, ["precision-unsupported-by-framework"], []),
     ("megatron", "0.15.9", "0.16", DENSE, {}, {"pp": 2, "offload": {"activation_layers": 2}},
      ["offload-unsupported"], []),
+    # megatron/core/ssm: gated_delta_net.py from 0.16, with context parallelism from 0.18; stages of a pattern from 0.17.
+    ("megatron", "0.15.9", "0.16", DELTA, {}, {}, ["layers-unsupported-by-framework"], []),
+    ("megatron", "0.17.9", "0.18", DELTA, {}, {"cp": 2}, ["context-parallel-unsupported"], []),
+    ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 2, "vpp": 2}, ["virtual-stages-unsupported"], []),
+    ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, ["split-unsupported"], []),
     ("megatron", "0.18.9", "0.19", DENSE, {"cross_entropy": "te"}, {}, [], ["cross-entropy-unsupported"]),
     ("megatron", "0.15.9", "0.16", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
     ("megatron", "0.15.9", "0.16", DENSE, {}, {"offload": {"activation_modules": ["core_attn"]}}, ["offload-unsupported"], []),

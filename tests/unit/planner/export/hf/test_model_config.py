@@ -19,6 +19,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1},
     "granitemoehybrid": {"layer_types": ["attention"] * 32},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
 """What a config must say where the class has no default that would do."""
 

@@ -1,0 +1,145 @@
+"""Rules on models whose layers do not all attend: which framework has such layers, and what its degrees must divide.
+
+Megatron builds Mamba-2 and gated delta nets itself; fsdp and DeepSpeed run transformers' modules, whose recurrent layers nothing splits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.frameworks import frameworks_where
+from cost_models.job import Job
+from cost_models.specs.recurrent import RecurrentKind
+from cost_models.strategies.strategy import Bools, Strategies
+from planner.rules.rule import Rule, always, indivisible
+
+_MIXER = "megatron/core/ssm/mamba_mixer.py"
+_CONTEXT = "megatron/core/ssm/mamba_context_parallel.py"
+_PATTERN = "megatron/core/ssm/mamba_block.py and mamba_hybrid_layer_allocation.py"
+
+
+def is_hybrid(job: Job) -> bool:
+    """Whether some layer is not attention with an MLP behind it."""
+    return not all(kind.is_plain for kind in job.model.distinct_kinds)
+
+
+def _recurs(job: Job, *kinds: RecurrentKind) -> bool:
+    return job.model.recurrent is not None and job.model.recurrent.kind in kinds
+
+
+def _mamba2(job: Job) -> bool:
+    return _recurs(job, "mamba2")
+
+
+def _delta_net(job: Job) -> bool:
+    return _recurs(job, "gated-delta-net")
+
+
+def _any_recurrent(job: Job) -> bool:
+    return job.model.recurrent is not None
+
+
+def _without_modules(job: Job) -> bool:
+    """Whether the framework has no module for some layer of the model in any release."""
+    choices, kinds = job.framework.choices, job.model.distinct_kinds
+    # A model of single blocks needs a framework that builds its layers from a pattern, as those do that have recurrent layers.
+    if is_hybrid(job) and not choices.recurrent:
+        return True
+    if any(kind.mixer == "both" for kind in kinds) and not choices.recurrent_beside_attention:
+        return True
+    return job.model.recurrent is not None and job.model.recurrent.kind not in choices.recurrent
+
+
+def _split_heads(job: Job, s: Strategies) -> Bools:
+    r = job.model.recurrent
+    assert r is not None
+    return np.asarray(indivisible(r.num_heads, s.tp) | indivisible(r.num_groups, s.tp))
+
+
+def _heads_over_context(job: Job, s: Strategies) -> Bools:
+    r = job.model.recurrent
+    assert r is not None
+    heads = indivisible(r.num_heads, s.tp * s.cp)
+    # Groups are copied to the ranks that share one of them, where there are fewer groups than ranks.
+    held = r.num_groups / s.tp
+    fewer = held < s.cp
+    groups = np.where(fewer, indivisible(s.cp, held), indivisible(held, s.cp))
+    if r.kind == "gated-delta-net":
+        groups = indivisible(r.num_groups, s.tp * s.cp)
+    return np.asarray((s.cp > 1) & (heads | groups.astype(np.bool_)))
+
+
+def _tensor(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.tp > 1)
+
+
+def _context(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.cp > 1)
+
+
+# Until patterns could mark stages, each stage took an equal run of layers, and a stage was one run.
+def _virtual(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.vpp > 1)
+
+
+def _uneven(_job: Job, s: Strategies) -> Bools:
+    uneven = [len(set(layout.layers)) > 1 for layout in s.layouts.table]
+    return np.array(uneven, np.bool_)[s.layout]
+
+
+_SPLITS = frameworks_where(lambda facts: facts.choices.splits_recurrent)
+_WHOLE = frameworks_where(lambda facts: bool(facts.choices.recurrent) and not facts.choices.splits_recurrent)
+HYBRID_RULES: tuple[Rule, ...] = (
+    # The modules themselves come first: without them no degree matters.
+    Rule(
+        "layers-unsupported-by-framework", always, "{framework} {version} has no layers of the kind {mixer}",
+        "Set training.framework to 'fsdp' or 'deepspeed', which run transformers' modules, or, for Mamba-2 and gated delta nets that "
+        "stand in attention's place, to 'megatron'.",
+        "torchtitan/models; nanotron/models; Megatron-DeepSpeed megatron/model; megatron/core/models/hybrid/hybrid_layer_specs.py",
+        when=_without_modules,
+    ),
+    Rule(
+        "layers-unsupported-by-framework", always, "megatron {version} has no gated delta nets",
+        "Use framework_version 0.16 or later, which brought them.", "megatron/core/ssm/gated_delta_net.py",
+        frameworks=_SPLITS, until="0.16", when=_delta_net,
+    ),
+    # Each rank computes whole heads, with the B and C that its heads share.
+    Rule(
+        "heads-not-divisible", _split_heads,
+        "tp {tp} does not divide the {mixer_heads} heads and {mixer_groups} groups of the recurrent layers",
+        "Use a tp that divides both: {mixer_tp_options}.", f"{_MIXER}; transformer_config.py (linear_num_key_heads)",
+        frameworks=_SPLITS, when=_any_recurrent, smallest_change="tp {tp} -> {mixer_tp_fit}",
+    ),
+    Rule(
+        "tensor-parallel-unsupported", _tensor, "{framework} cannot split recurrent layers of the kind {mixer} (tp {tp})",
+        "Set tp to 1.", "transformers' base_model_tp_plan leaves them whole; deepspeed/module_inject/auto_tp.py knows none",
+        frameworks=_WHOLE, when=_any_recurrent, smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "context-parallel-unsupported", _context,
+        "{framework} {version} does not carry the state of recurrent layers over context-parallel ranks (cp {cp})",
+        "Set cp to 1.", "accelerate and DeepSpeed exchange keys and values or heads of attention alone",
+        frameworks=_WHOLE, when=_any_recurrent, smallest_change="cp {cp} -> 1",
+    ),
+    Rule(
+        "context-parallel-unsupported", _context, "megatron {version} has no context parallelism for gated delta nets (cp {cp})",
+        "Set cp to 1, or use framework_version 0.18 or later.", "megatron/core/ssm/gated_delta_net.py before core 0.18",
+        frameworks=_SPLITS, until="0.18", when=_delta_net, smallest_change="cp {cp} -> 1",
+    ),
+    Rule(
+        "context-parallel-heads", _heads_over_context,
+        "tp {tp} x cp {cp} does not divide the {mixer_heads} heads and {mixer_groups} groups of the recurrent layers, whose heads "
+        "context parallelism shares out",
+        "Lower cp or tp.", f"{_CONTEXT}; transformer_config.py (tp_cp_size)", frameworks=_SPLITS, when=_any_recurrent,
+    ),
+    Rule(
+        "virtual-stages-unsupported", _virtual, "megatron {version} has no virtual stages for models with Mamba layers (vpp {vpp})",
+        "Set vpp to 1, or use framework_version 0.17 or later, whose --hybrid-layer-pattern marks stages.", _PATTERN,
+        frameworks=_SPLITS, until="0.17", when=_mamba2, smallest_change="vpp {vpp} -> 1",
+    ),
+    Rule(
+        "split-unsupported", _uneven, "megatron {version} gives every stage of a model with Mamba layers equally many, not {layers_per_stage}",
+        "Use a pp that divides the layers, or framework_version 0.17 or later, whose --hybrid-layer-pattern marks stages.", _PATTERN,
+        frameworks=_SPLITS, until="0.17", when=_mamba2,
+    ),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""Rules on hybrids, with the frameworks' own assertions as oracle.
+
+Megatron's mixer asserts that tp divides heads and groups (megatron/core/ssm/mamba_mixer.py), and its context parallelism that heads divide by
+tp * cp, and that groups do or are copied evenly (mamba_context_parallel.py, whose own test has the three refused cases below).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import Document, job_of, llama_model, row_of
+from planner.rules import reasons
+
+BASE = {**llama_model(vocab_size=32000), "layer_types": ["linear_attention", "full_attention"] * 16}
+
+
+def broken(
+    framework: str, recurrent: Document, strategy: Document, model: Document = BASE, **training: str
+) -> list[str]:
+    job = job_of({**model, "recurrent": recurrent}, framework, num_nodes=2, seq_length=4096, **training)
+    return [reason["code"] for reason in reasons(job, row_of(job, **strategy), 0)]
+
+
+def mamba2(heads: int, groups: int) -> Document:
+    return {"kind": "mamba2", "num_heads": heads, "num_groups": groups, "head_dim": 64}
+
+
+SHORT = {"kind": "short-conv"}
+DELTA = {"kind": "gated-delta-net", "num_heads": 32, "num_groups": 16, "head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "strategy", "codes"),
+    [
+        (128, 8, {"tp": 8}, []),
+        (128, 1, {"tp": 2}, ["heads-not-divisible"]),
+        (12, 4, {"tp": 8}, ["heads-not-divisible"]),
+        (128, 8, {"cp": 8}, []),
+        (128, 2, {"cp": 8}, []),
+        (3, 1, {"cp": 2}, ["context-parallel-heads"]),
+        (12, 3, {"cp": 4}, ["context-parallel-heads"]),
+        (12, 3, {"cp": 2}, ["context-parallel-heads"]),
+    ],
+)
+def test_megatron_splits_the_heads_and_groups_of_mamba_2(heads: int, groups: int, strategy: Document, codes: list[str]):
+    assert broken("megatron", mamba2(heads, groups), strategy) == codes
+
+
+def test_a_delta_net_needs_its_key_heads_divided_by_both_degrees():
+    both = {"tp": 4, "cp": 4}
+    assert broken("megatron", DELTA, both, framework_version="0.18") == []
+    assert broken("megatron", {**DELTA, "num_groups": 8}, both, framework_version="0.18") == ["context-parallel-heads"]
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "nanotron", "megatron-deepspeed"])
+def test_frameworks_without_recurrent_layers_refuse_the_model(framework: str):
+    assert "layers-unsupported-by-framework" in broken(framework, mamba2(128, 8), {})
+
+
+def test_megatron_has_no_short_convolutions_and_nothing_side_by_side():
+    assert broken("megatron", SHORT, {}) == ["layers-unsupported-by-framework"]
+    beside = {**BASE, "layer_types": ["hybrid"] * 32}
+    assert broken("megatron", mamba2(128, 8), {}, beside) == ["layers-unsupported-by-framework"]
+
+
+@pytest.mark.parametrize("framework", ["fsdp", "deepspeed"])
+@pytest.mark.parametrize("recurrent", [mamba2(128, 8), SHORT, DELTA])
+def test_modules_of_transformers_are_not_split(framework: str, recurrent: Document):
+    assert broken(framework, recurrent, {"zero": 2}) == []
+    assert "context-parallel-unsupported" in broken(framework, recurrent, {"zero": 2, "cp": 2})
+    assert "tensor-parallel-unsupported" in broken(framework, recurrent, {"zero": 1, "tp": 2})
