@@ -65,6 +65,28 @@ class Job:
         return None if name is None else self.framework.choices.recipes[name]
 
     @cached_property
+    def tower_jobs(self) -> tuple[Job, ...]:
+        """For each tower of `training.towers`, the job whose model are the tower's layers and whose sequences are its inputs.
+
+        A frozen tower's job freezes every part, so that nothing of it runs backward.
+        """
+        if self.training.towers is None:
+            return ()
+        whole = ("embedding", "attention", "mlp", "norms")
+        return tuple(
+            replace(
+                self,
+                model=use.tower.layers,
+                training=replace(
+                    self.training, seq_length=use.rows_per_input, mean_document_length=None, adapter=None,
+                    frozen=() if use.trained else whole, towers=None,
+                ),
+                corrections=NO_CORRECTIONS,
+            )
+            for use in self.training.towers.uses
+        )  # fmt: skip
+
+    @cached_property
     def as_only_pool(self) -> PooledJob:
         """This job on a cluster with one pool: one object for each job, since every row of a batch asks for it."""
         return PooledJob.of_one_kind(self)

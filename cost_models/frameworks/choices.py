@@ -116,6 +116,10 @@ class Choices:
     """How that base can be quantised."""
     sharded_bases: frozenset[QuantizedBase] = frozenset()
     """Quantised bases whose weights ZeRO-3 or FSDP can shard."""
+    towers: bool = False
+    """Encoders of images and sounds can be trained in front of a text model."""
+    splits_towers: bool = False
+    """Some of them are split over tensor-parallel ranks; elsewhere each rank runs all of an encoder."""
     recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
     """What `training.recipe` can ask for."""
     syncs: frozenset[SyncMethod] = frozenset()

@@ -180,6 +180,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         moe=moe,
         mla=mla,
         mtp_num_layers=spec.mtp_num_layers or 0,
+        multimodal=spec.multimodal,
         assumed=dict(reading.assumed),
         warnings=reading.warnings,
     )

@@ -172,3 +172,6 @@ class ModelInput(Documented):
     """The mixture of experts, where the model has one."""
     mla: MlaInput | None = None
     """Multi-head latent attention, where the model has it."""
+    multimodal: dict[str, Any] | None = None
+    """The towers beside this text model, which `training.towers` counts: `model_type` of the whole model with its `vision_config` or
+    `audio_config`, as in its config.json. An `hf_config` says this by itself."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cost_models.layers.linears import Linear, layer_linears, names_for
 from cost_models.layers.parameters import count_parameters, layer_parameters, norm_parameters
+from cost_models.layers.tower_parameters import towers_elements
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.model import LayerKind, Model
 from cost_models.specs.training import Training
@@ -58,12 +59,12 @@ def saved_elements(model: Model, adapter: Adapter) -> tuple[int, int]:
 def trained_parameters(model: Model, training: Training) -> TrainedParameters:
     """What a job trains, and what it stores. [M-17]"""
     total = count_parameters(model).total
-    adapter = training.adapter
+    adapter, (towers, of_towers) = training.adapter, towers_elements(training)
     if adapter is None:
-        return TrainedParameters(total - frozen_elements(model, training.frozen), total)
+        return TrainedParameters(total - frozen_elements(model, training.frozen) + of_towers, total + towers)
     added = sum(adapter_elements(model, adapter, kind) for kind in model.layer_kinds)
     added += sum(saved_elements(model, adapter))
-    return TrainedParameters(added, total + added)
+    return TrainedParameters(added + of_towers, total + added + towers)
 
 
 def frozen_elements(model: Model, frozen: tuple[str, ...]) -> int:
@@ -116,7 +117,7 @@ def head_is_trained(model: Model, training: Training) -> bool:
 
 def layers_run_backward(model: Model, training: Training) -> bool:
     """Whether gradients flow through the layers: something in them or in front of them is trained."""
-    if training.adapter is not None:
+    if training.adapter is not None or (training.towers is not None and training.towers.trains_something):
         return True
     # Routers belong to no part that can be frozen.
     whole = {"embedding", "attention", "mlp", "norms"} <= set(training.frozen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Norm = Literal["rmsnorm", "layernorm"]
 PositionEmbedding = Literal["rope", "learned", "alibi", "none"]
@@ -98,6 +98,10 @@ class Model:
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_num_layers: int = 0
+    causal: bool = True
+    """Whether a token sees only those before it; the encoders of images and sounds see all of their input."""
+    multimodal: Mapping[str, Any] | None = None
+    """The configuration that the model is the text part of, where that has towers; read only where a job asks for them."""
     family: str = ""
     """The `model_type` of the configuration that the model was read from; it decides what modules are called."""
     assumed: Mapping[str, object] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from cost_models.layers.parameters import (
     padded_vocab_size,
     position_parameters,
 )
+from cost_models.layers.tower_parameters import rank_tower_elements
 from cost_models.layers.trained import adapter_elements, frozen_layer_elements, saved_elements
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import summed
@@ -44,6 +45,8 @@ class RankParameters:
     """Elements of the output projection and the final norm alone."""
     word: Floats
     """Elements of the token embedding, which a tied output projection shares."""
+    tower: Floats | None = None
+    """Elements of the towers, which the first stage holds; None where there are none."""
 
 
 def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
@@ -74,6 +77,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         head_expert=expert,
         head_unit=unit,
         word=word,
+        tower=rank_tower_elements(job, strategies)[0] if training.tower_uses else None,
     )
 
 
@@ -92,7 +96,10 @@ def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
             head_expert=none,
             head_unit=head / tp,
             word=none,
+            tower=rank_tower_elements(job, strategies)[1] if job.training.tower_uses else None,
         )
+    if job.training.tower_uses:
+        held = replace(held, tower=rank_tower_elements(job, strategies)[1])
     if not frozen:
         return held
     without = tuple(part for part in frozen if part != "experts")
@@ -138,6 +145,8 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.dense_JN)
     total += np.take(layouts.slot_embedding, layout, axis=-1) * held.embedding
     total += np.take(layouts.slot_head, layout, axis=-1) * held.head
+    if held.tower is not None:
+        total += np.take(layouts.slot_embedding, layout, axis=-1) * held.tower
     return total
 
 

@@ -23,6 +23,7 @@ from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
+from planner.rules.towers import TOWER_RULES
 from planner.rules.violations import BITS, Violations
 from planner.rules.zero_plus import ZERO_PLUS_RULES
 
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     *REPLICA_RULES,
     *ZERO_PLUS_RULES,
     *OFFLOAD_PLACE_RULES,
+    *TOWER_RULES,
 )
 
 __all__ = [
