@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tower_configs import llava, qwen
 
+from builders import job_of, tiny_model
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.inputs.model import resolve_model
-from tests.builders import job_of, tiny_model
-from tests.tower_configs import llava, qwen
 
 SIZES = {"tokens_per_image": 64, "images_per_sequence": 2.0}
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tower_configs import llava, qwen
 
+from builders import job_of, row_of, rows_of
 from cost_models.evaluate import evaluate
 from cost_models.job import Job
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token, tower_flops
 from cost_models.layers.trained import trained_parameters
-from tests.builders import job_of, row_of, rows_of
-from tests.tower_configs import llava, qwen
 
 ENCODER = 2 * (4 * 64 * 64 + 4 * 64 + 2 * 64 * 128 + 128 + 64 + 4 * 64)
 """Two layers of CLIP: four projections with biases, an MLP of two with biases, two LayerNorms."""
