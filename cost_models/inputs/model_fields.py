@@ -172,6 +172,9 @@ class ModelInput(Documented):
     """The mixture of experts, where the model has one."""
     mla: MlaInput | None = None
     """Multi-head latent attention, where the model has it."""
+    classes: Count | None = None
+    """Number of outputs of a classification head, such as 2, or 1 for a reward model. It stands in for the output projection, as in transformers'
+    AutoModelForSequenceClassification."""
     multimodal: dict[str, Any] | None = None
     """The towers beside this text model, which `training.towers` counts: `model_type` of the whole model with its `vision_config` or
     `audio_config`, as in its config.json. An `hf_config` says this by itself."""

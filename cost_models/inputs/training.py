@@ -29,6 +29,7 @@ from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.hints import child
 from cost_models.inputs.adapter import describe_adapter, refuse_for_framework, resolve_adapter, resolve_frozen
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
+from cost_models.inputs.reinforcement import refuse_reinforcement
 from cost_models.inputs.run import CheckpointInput
 from cost_models.inputs.towers import describe_towers, resolve_towers
 from cost_models.layers.parameters import count_parameters
@@ -135,6 +136,8 @@ class _Facts:
     generation: str
     precisions: tuple[str, ...]
     learned_positions: int | None
+    classes: int | None = None
+    """Of the model's classification head."""
     num_parameters: int | None = None
     """Of the model, where the tokens of the training are stated for each of them."""
 
@@ -151,7 +154,7 @@ def resolve_training(
     learned = model.max_position_embeddings if model.position_embedding == "learned" else None
     # Counting takes time, and few jobs ask for it.
     parameters = count_parameters(model).total if _says(document, "tokens_per_parameter") else None
-    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned, parameters)
+    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned, model.classes, parameters)
     # What is trained is checked against the model, which does not hash; few jobs say so, and the others are kept.
     if _says(document, "adapter", "frozen", "towers"):
         return _with_trained_parts(document, facts, model, pointer)
@@ -188,6 +191,7 @@ def _with_trained_parts(document: Mapping[str, Any], facts: _Facts, model: Model
 
 
 def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model: Model | None = None) -> Training:
+    refuse_reinforcement(document, pointer=pointer)
     given = validated(TrainingInput, document, pointer=pointer)
     problems = _missing(given, pointer)
     if problems:
@@ -276,6 +280,10 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     if given.framework_version is not None and not version_key(given.framework_version):
         message = f"framework_version is {given.framework_version!r}; it must contain a number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
+    if facts.classes is not None and FRAMEWORKS[given.framework].model_impl != "transformers":
+        able = " or ".join(sorted(frameworks_where(lambda each: each.model_impl == "transformers")))
+        message = f"model.classes is {facts.classes}, but {given.framework} trains language models, without a classification head"
+        problems.append(Problem(child(pointer, "framework"), message, f"Use {able}, or leave model.classes out."))
     if given.total_tokens is not None and given.tokens_per_parameter is not None:
         message = f"total_tokens {given.total_tokens:g} and tokens_per_parameter {given.tokens_per_parameter:g} are both given"
         problems.append(Problem(child(pointer, "tokens_per_parameter"), message, "Give one of the two."))

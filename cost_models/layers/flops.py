@@ -78,7 +78,7 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
 def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
     model, modules = job.model, float(job.mtp_num_layers)
-    head = 2.0 * model.hidden_size * model.vocab_size * (1 + modules)
+    head = 2.0 * model.hidden_size * model.head_outputs * (1 + modules)
     by_kind = {
         kind: attention_flops_per_token(model, kind, seq_length=job.training.attended_length)
         for kind in model.distinct_kinds

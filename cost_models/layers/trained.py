@@ -52,8 +52,8 @@ def adapter_elements(model: Model, adapter: Adapter, kind: LayerKind) -> int:
 
 def saved_elements(model: Model, adapter: Adapter) -> tuple[int, int]:
     """Elements of the trained copies of embedding and output projection."""
-    size = model.vocab_size * model.hidden_size
-    return size * ("embed_tokens" in adapter.modules_to_save), size * ("lm_head" in adapter.modules_to_save)
+    embedding, head = model.vocab_size * model.hidden_size, model.head_outputs * model.hidden_size
+    return embedding * ("embed_tokens" in adapter.modules_to_save), head * ("lm_head" in adapter.modules_to_save)
 
 
 def trained_parameters(model: Model, training: Training) -> TrainedParameters:

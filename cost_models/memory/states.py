@@ -226,7 +226,7 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
     for layers_KN, dense, expert in zip(stages.layers_JKN[1:], table.dense_J[1:], table.expert_J[1:], strict=True):
         dense_KN = dense_KN + layers_KN * dense
         expert_KN = expert_KN + layers_KN * expert
-    copy = table.word
+    copy = table.head_word
     if batch.job.model.tie_word_embeddings:  # one table where a rank holds both ends, else a copy on the last stage
         copy = np.where(strategies.pp > 1, table.word, 0.0)
         if stages.folded is not None:

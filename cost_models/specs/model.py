@@ -100,6 +100,8 @@ class Model:
     mtp_num_layers: int = 0
     causal: bool = True
     """Whether a token sees only those before it; the encoders of images and sounds see all of their input."""
+    classes: int | None = None
+    """Outputs of a classification head that stands in for the output projection; None for a language model."""
     multimodal: Mapping[str, Any] | None = None
     """The configuration that the model is the text part of, where that has towers; read only where a job asks for them."""
     family: str = ""
@@ -112,6 +114,11 @@ class Model:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distinct_kinds", tuple(dict.fromkeys(self.layer_kinds)))
+
+    @property
+    def head_outputs(self) -> int:
+        """Outputs of the head for one token, before any padding."""
+        return self.vocab_size if self.classes is None else self.classes
 
     @property
     def q_size(self) -> int:

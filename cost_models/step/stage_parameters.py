@@ -15,6 +15,7 @@ from cost_models.layers.parameters import (
     embedding_parameters,
     expert_layer_parameters_on_rank,
     final_norm_parameters,
+    head_parameters,
     norm_parameters,
     padded_vocab_size,
     position_parameters,
@@ -59,6 +60,8 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     # A tied output projection is the embedding itself only where one rank holds both ends; in a pipeline the last
     # stage has a copy, kept equal by the all-reduce of C-15.
     unit = np.where(shared, 0.0, word) + bias + final_norm_parameters(model)
+    if model.classes is not None:
+        unit = head_parameters(model, vocab) + final_norm_parameters(model)
     modules, expert = mtp_parameters_on_rank(job, strategies)
     if job.mtp_num_layers and not model.tie_word_embeddings:  # a copy of the embedding beside the modules
         modules = modules + np.where(strategies.pp > 1, word, 0.0)
@@ -108,7 +111,8 @@ def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     norm = final_norm_parameters(model) * ("norms" in frozen)
     shared = model.tie_word_embeddings
     head_frozen = "head" in frozen or (shared and embedding_frozen)
-    lost = np.where(shared & (strategies.pp == 1), 0.0, held.word) * head_frozen + norm
+    own = held.word if model.classes is None else held.head_unit - final_norm_parameters(model)
+    lost = np.where(shared & (strategies.pp == 1), 0.0, own) * head_frozen + norm
     return replace(
         held,
         dense_JN=np.maximum(held.dense_JN - layers, 0.0),

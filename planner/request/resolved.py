@@ -60,7 +60,7 @@ def model_document(model: Model) -> Document:
             "intermediate_size", "vocab_size", "gated_mlp", "tie_word_embeddings", "norm", "norm_bias",
             "norm_weight", "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
             "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "attention_gate",
-            "activation_parameters", "mtp_num_layers",
+            "activation_parameters", "mtp_num_layers", "classes",
         )
     }  # fmt: skip
     if model.rotary_interleaved is not None:
