@@ -104,6 +104,12 @@ class Job:
         return memory_traits(self.training).huggingface_modules
 
     @property
+    def calls_attention_by_input(self) -> bool:
+        """Whether attention is called for each of the packed inputs of an encoder, as PyTorch's operator must be."""
+        called = self.training.attention == "flash" and self.training.attention_kernel in ("sdpa", "cudnn")
+        return self.model.packed_rows and self.has_hf_modules and called
+
+    @property
     def fuses_routing(self) -> bool:
         """Whether router and permutation of a mixture are fused kernels. A recipe may say so; frameworks' own defaults do not."""
         return self.recipe is not None and self.training.software_date >= self.recipe.fuses_routing_since

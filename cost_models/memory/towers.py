@@ -25,7 +25,7 @@ def saved_by_each_tower(job: Job, traits: MemoryTraits, strategies: Strategies) 
     """The same of each tower."""
     found = []
     for use, own in zip(job.training.tower_uses, job.tower_jobs, strict=True):
-        saved = _ends(job, use, strategies)
+        saved = _ends(job, use, strategies) + _pixels(traits, use, strategies)
         found.append(saved + _layers(job, own, use, traits, strategies) if use.trained else saved)
     return found
 
@@ -43,6 +43,14 @@ def _layers(job: Job, own: Job, use: TowerUse, traits: MemoryTraits, strategies:
     # Counted at the start of the text model's backward, when no layer of the tower is made again yet: an upper bound there, and right
     # at the end of the backward, when the text model has freed what it saved.
     return np.where(recomputes(job, strategies), inputs + largest, every)
+
+
+def _pixels(traits: MemoryTraits, use: TowerUse, strategies: Strategies) -> Floats:
+    """Bytes of the images themselves, which a training loop of Hugging Face's holds in fp32 while the step runs."""
+    if use.tower.sense != "vision" or not traits.huggingface_modules:
+        return np.zeros(len(strategies))
+    patches = use.tower.stem[0]
+    return np.asarray(4.0 * strategies.micro_batch_size * use.rows * patches.per_row * patches.inputs)
 
 
 def _ends(job: Job, use: TowerUse, strategies: Strategies) -> Floats:

@@ -34,6 +34,7 @@ class Encoder:
 def encoder_layers(
     *, name: str, count: int, hidden: int, heads: int, intermediate: int, norm: str, gated: bool, qkv_bias: bool,
     out_bias: bool, mlp_bias: bool, rotary: bool, qk_norm: str = "none", windows: tuple[int | None, ...] = (),
+    packed: bool = False, scales: bool = False, act: str = "gelu",
 ) -> Model:  # fmt: skip
     """The layers of an encoder as a model without vocabulary, in which every row sees all others of its input."""
     return Model(
@@ -43,7 +44,8 @@ def encoder_layers(
         qk_norm="full" if qk_norm == "full" else "none", position_embedding="rope" if rotary else "none",
         max_position_embeddings=None, qkv_bias=qkv_bias, attention_out_bias=out_bias, mlp_bias=mlp_bias,
         norm_bias=norm == "layernorm", head_bias=False, parallel_block=False, embedding_norm=False, final_norm=False,
-        attention_sinks=False, layer_kinds=tuple(LayerKind(False, w) for w in windows or (None,) * count), causal=False,
+        attention_sinks=False, layer_kinds=tuple(LayerKind(False, w) for w in windows or (None,) * count), causal=False, packed_rows=packed, layer_scales=scales,
+        quick_gelu=act == "quick_gelu",
     )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def _classic(keys: Keys, *, name: str, rotary: bool = False) -> Model:
     return encoder_layers(
         name=name, count=keys.layers("num_hidden_layers"), hidden=keys.count("hidden_size"), heads=_divided(keys),
         intermediate=keys.count("intermediate_size"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
-        mlp_bias=True, rotary=rotary,
+        mlp_bias=True, rotary=rotary, act=keys.text("hidden_act"),
     )  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def _internvl(keys: Keys) -> Encoder:
         name="internvl-vision", count=keys.layers("num_hidden_layers"), hidden=keys.count("hidden_size"),
         heads=_divided(keys), intermediate=keys.count("intermediate_size"), norm=norm, gated=False,
         qkv_bias=keys.flag("attention_bias"), out_bias=True, mlp_bias=True, rotary=False,
-        qk_norm="full" if keys.flag("use_qk_norm") else "none",
+        qk_norm="full" if keys.flag("use_qk_norm") else "none", scales=True,
     )  # fmt: skip
     h = layers.hidden_size
     patches, pixels, side = _grid(keys)
@@ -147,7 +149,7 @@ def _qwen2_vl(keys: Keys) -> Encoder:
     layers = encoder_layers(
         name="qwen2-vl-vision", count=keys.layers("depth"), hidden=h, heads=_divided(keys),
         intermediate=h * keys.count("mlp_ratio"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
-        mlp_bias=True, rotary=True,
+        mlp_bias=True, rotary=True, packed=True, act=keys.text("hidden_act"),
     )  # fmt: skip
     pixels, side = _frames(keys)
     return Encoder(layers, (Matrix(pixels, h, 1.0),), pixels * h, patch=side)
@@ -161,7 +163,7 @@ def _qwen2_5_vl(keys: Keys) -> Encoder:
     full = set(keys.numbers("fullatt_block_indexes") or ())
     layers = encoder_layers(
         name="qwen2.5-vl-vision", count=count, hidden=h, heads=_divided(keys), intermediate=keys.count("intermediate_size"),
-        norm="rmsnorm", gated=True, qkv_bias=True, out_bias=True, mlp_bias=True, rotary=True,
+        norm="rmsnorm", gated=True, qkv_bias=True, out_bias=True, mlp_bias=True, rotary=True, packed=True,
         windows=tuple(None if i in full else window * window for i in range(count)),
     )  # fmt: skip
     return Encoder(layers, (Matrix(pixels, h, 1.0),), pixels * h, patch=side)
@@ -172,7 +174,7 @@ def _qwen3_vl(keys: Keys) -> Encoder:
     layers = encoder_layers(
         name="qwen3-vl-vision", count=keys.layers("depth"), hidden=h, heads=_divided(keys),
         intermediate=keys.count("intermediate_size"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
-        mlp_bias=True, rotary=True,
+        mlp_bias=True, rotary=True, packed=True,
     )  # fmt: skip
     other = pixels * h + h + keys.count("num_position_embeddings") * h
     return Encoder(layers, (Matrix(pixels, h, 1.0),), other, patch=side)
@@ -182,7 +184,7 @@ def _glm4v(keys: Keys) -> Encoder:
     h, out, (pixels, side) = keys.count("hidden_size"), keys.count("out_hidden_size"), _frames(keys)
     layers = encoder_layers(
         name="glm4v-vision", count=keys.layers("depth"), hidden=h, heads=_divided(keys), intermediate=out, norm="rmsnorm",
-        gated=True, qkv_bias=keys.flag("attention_bias"), out_bias=False, mlp_bias=False, rotary=True,
+        gated=True, qkv_bias=keys.flag("attention_bias"), out_bias=False, mlp_bias=False, rotary=True, packed=True,
     )  # fmt: skip
     height, width = _sides(keys, "image_size")
     merge = keys.count("spatial_merge_size")
@@ -222,7 +224,7 @@ _DEPTH = {"depth": ("num_hidden_layers",), "num_heads": ("num_attention_heads",)
 _SQUARE = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2}
 _SIGLIP = EncoderFamily(_siglip, {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "num_channels": 3,
-    "image_size": 224, "patch_size": 16, "vision_use_head": True,
+    "image_size": 224, "patch_size": 16, "vision_use_head": True, "hidden_act": "gelu_pytorch_tanh",
 }, {})  # fmt: skip
 _GLM4V = EncoderFamily(_glm4v, {
     **_SQUARE, "depth": 24, "hidden_size": 1536, "num_heads": 12, "attention_bias": False, "image_size": 336, "patch_size": 14,
@@ -240,12 +242,12 @@ ENCODERS: Mapping[str, EncoderFamily] = {
     "siglip_vision_model": _SIGLIP,
     "clip_vision_model": EncoderFamily(_clip, {
         "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "num_channels": 3,
-        "image_size": 224, "patch_size": 32,
+        "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu",
     }, {}),
     "llama4_vision_model": EncoderFamily(_llama4, {
         "hidden_size": 768, "num_hidden_layers": 34, "num_attention_heads": 16, "num_channels": 3, "intermediate_size": 5632,
         "vision_output_dim": 7680, "image_size": 448, "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_input_dim": 4096,
-        "projector_output_dim": 4096,
+        "projector_output_dim": 4096, "hidden_act": "gelu",
     }, {}),
     "pixtral": EncoderFamily(_pixtral, {
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "num_channels": 3,
@@ -258,6 +260,7 @@ ENCODERS: Mapping[str, EncoderFamily] = {
     }, {}),
     "qwen2_vl_vision": EncoderFamily(_qwen2_vl, {
         **_SQUARE, "depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "num_heads": 16, "patch_size": 14,
+        "hidden_act": "quick_gelu",
     }, _DEPTH),
     "qwen2_5_vl_vision": EncoderFamily(_qwen2_5_vl, {
         **_SQUARE, "depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,

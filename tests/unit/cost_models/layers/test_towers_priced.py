@@ -120,12 +120,12 @@ def test_state_of_a_frozen_tower_is_its_stored_weights_alone() -> None:
 
 
 def test_a_frozen_tower_saves_what_its_projector_reads() -> None:
-    """Two bytes for 16 rows: the projector's input of 64, the middle of 256 before and behind its activation function. Autocast
-    keeps a copy of two bytes of each trained weight beside them."""
+    """Two bytes for 16 rows: the projector's input of 64, the middle of 256 before and behind its activation function; and 48 pixels
+    of four bytes. Autocast keeps a copy of two bytes of each trained weight beside them."""
     single: dict[str, Any] = {"dp": 8, "zero": 0, "recompute": "none"}
     plain, frozen = memory(job(), **single), memory(job(towers={"vision": "frozen"}), **single)
     assert frozen["activations"] - plain["activations"] == pytest.approx(
-        2 * 16 * (64 + 256 + 256) + 2 * PROJECTOR, abs=1
+        2 * 16 * (64 + 256 + 256) + 4 * 16 * 48 + 2 * PROJECTOR, abs=1
     )
 
 
