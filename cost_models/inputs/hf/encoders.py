@@ -34,7 +34,7 @@ class Encoder:
 def encoder_layers(
     *, name: str, count: int, hidden: int, heads: int, intermediate: int, norm: str, gated: bool, qkv_bias: bool,
     out_bias: bool, mlp_bias: bool, rotary: bool, qk_norm: str = "none", windows: tuple[int | None, ...] = (),
-    packed: bool = False, scales: bool = False, act: str = "gelu",
+    packed: bool = False, scales: bool = False, act: str | None = "gelu",
 ) -> Model:  # fmt: skip
     """The layers of an encoder as a model without vocabulary, in which every row sees all others of its input."""
     return Model(
