@@ -75,7 +75,10 @@ CONFIG = {
     "intermediate_size": 8192, "vocab_size": 32000,
 }  # fmt: skip
 VISION = {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
-LLAVA = {"model_type": "llava", "vision_config": {**VISION, "num_hidden_layers": 24, "image_size": 336, "patch_size": 14}}
+LLAVA = {
+    "model_type": "llava",
+    "vision_config": {**VISION, "num_hidden_layers": 24, "image_size": 336, "patch_size": 14},
+}
 
 
 def training(framework: str, **given: Any) -> Json:
