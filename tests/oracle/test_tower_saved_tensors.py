@@ -59,11 +59,12 @@ def configuration(family: str, layers: int) -> dict[str, Any]:
 def saved_bytes(family: str, layers: int) -> int:
     """Bytes that an encoder's forward keeps for the backward, weights left out."""
     config = transformers.AutoConfig.for_model(**configuration(family, layers))
-    whole = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
+    whole = transformers.AutoModelForImageTextToText.from_config(
+        config, attn_implementation="sdpa", dtype=torch.bfloat16
+    )
     (model,) = (
         part for name, part in whole.named_modules() if name in ("model.visual", "model.vision_tower", "vision_model")
     )
-    model.to(torch.bfloat16)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, Any] = {}
 
