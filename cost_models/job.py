@@ -65,6 +65,28 @@ class Job:
         return None if name is None else self.framework.choices.recipes[name]
 
     @cached_property
+    def tower_jobs(self) -> tuple[Job, ...]:
+        """For each tower of `training.towers`, the job whose model are the tower's layers and whose sequences are its inputs.
+
+        A frozen tower's job freezes every part, so that nothing of it runs backward.
+        """
+        if self.training.towers is None:
+            return ()
+        whole = ("embedding", "attention", "mlp", "norms")
+        return tuple(
+            replace(
+                self,
+                model=use.tower.layers,
+                training=replace(
+                    self.training, seq_length=use.rows_per_input, mean_document_length=None, adapter=None,
+                    frozen=() if use.trained else whole, towers=None,
+                ),
+                corrections=NO_CORRECTIONS,
+            )
+            for use in self.training.towers.uses
+        )  # fmt: skip
+
+    @cached_property
     def as_only_pool(self) -> PooledJob:
         """This job on a cluster with one pool: one object for each job, since every row of a batch asks for it."""
         return PooledJob.of_one_kind(self)
@@ -80,6 +102,12 @@ class Job:
     def has_hf_modules(self) -> bool:
         """Whether Hugging Face's modules run (`training.model_impl`), which Megatron and nanotron do not take."""
         return memory_traits(self.training).huggingface_modules
+
+    @property
+    def calls_attention_by_input(self) -> bool:
+        """Whether attention is called for each of the packed inputs of an encoder, as PyTorch's operator must be."""
+        called = self.training.attention == "flash" and self.training.attention_kernel in ("sdpa", "cudnn")
+        return self.model.packed_rows and self.has_hf_modules and called
 
     @property
     def fuses_routing(self) -> bool:

@@ -123,6 +123,10 @@ class Choices:
     """Such a layer can stand beside attention and read the same input."""
     splits_recurrent: bool = False
     """Recurrent layers can be split over tensor- and context-parallel ranks."""
+    towers: bool = False
+    """Encoders of images and sounds can be trained in front of a text model."""
+    splits_towers: bool = False
+    """Some of them are split over tensor-parallel ranks; elsewhere each rank runs all of an encoder."""
     recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
     """What `training.recipe` can ask for."""
     syncs: frozenset[SyncMethod] = frozenset()

@@ -92,7 +92,7 @@ FACTS: Final = FrameworkFacts(
     # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
     # (Linear4bit, quant_storage); its 8-bit weights cannot.
     choices=Choices(
-        adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
+        towers=True, adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
         quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
         zero=(0, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),

@@ -196,7 +196,7 @@ FACTS: Final = FrameworkFacts(
     ),
     choices=Choices(
         # Megatron-Bridge: src/megatron/bridge/peft/lora.py and dora.py.
-        adapters=True, adapter_features=frozenset({"dora", "dropout"}),
+        towers=True, splits_towers=True, adapters=True, adapter_features=frozenset({"dora", "dropout"}),
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
         cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),

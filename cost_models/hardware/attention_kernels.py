@@ -43,19 +43,22 @@ _FORWARD_KERNELS, _BACKWARD_KERNELS = 1.0, 3.0
 """Kernels launched: one in forward; in backward the row sums, the gradients, and the cast of the query gradient."""
 
 
-def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | None) -> Floats:
+def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | None, *, causal: bool = True) -> Floats:
     """Query-key pairs that a causal mask leaves, for an evenly balanced share of q_length queries over kv_length keys.
 
-    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which this rank has q/kv.
+    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which this rank has q/kv. Without the
+    mask, windows are blocks that do not overlap, and every query sees w keys.
     """
     reach = kv_length if window is None else np.minimum(window, kv_length)
+    if not causal:
+        return q_length * reach
     return q_length * (reach - reach * reach / (2.0 * kv_length))
 
 
 def flash_kernel_s(
     count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
     window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
-    clocks: tuple[float, float], pieces: Floats | float = 1.0,
+    clocks: tuple[float, float], pieces: Floats | float = 1.0, causal: bool = True,
 ) -> Floats:  # fmt: skip
     """Seconds of one direction for `count` heads, on a GPU of this dense peak. [F-2]
 
@@ -74,10 +77,11 @@ def flash_kernel_s(
         peak: dense bf16 operations per second.
         clocks: sustained clock, and that of what the multiply units wait for, over the data sheet's.
         pieces: kernels over equal runs of keys, one after another, as in a ring.
+        causal: whether a query sees only the keys before it.
     """
     backward = direction == "backward"
     keys = kv / pieces if window is None else np.minimum(window, kv / pieces)
-    flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
+    flops = 2.0 * count * visible_pairs(q, kv, window, causal=causal) * (_padded(qk) + _padded(v))
     flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0)
     # Prologue and masked tiles are paid once per row of tiles, so they weigh more the fewer keys a row has.
     share, short = flash_curve(generation, kernel, np.maximum(qk, v), backward=backward)

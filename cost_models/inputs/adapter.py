@@ -7,7 +7,7 @@ peft `adapter_config.json` are read under their own names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
@@ -16,12 +16,14 @@ from pydantic import BeforeValidator, Field
 
 from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.frameworks import FRAMEWORKS, framework_facts, frameworks_where
 from cost_models.hints import child, choice_hint, shown
 from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Fraction, Name, validated
 from cost_models.inputs.peft_config import ENDS, OWN_KEYS, contract_fields, is_peft, refuse_patterns
 from cost_models.layers.linears import PRESETS, Linear, layer_linears, names_for, own_names, preset_modules
-from cost_models.specs.adapter import FROZEN_PARTS, Adapter, QuantizedBase, SavedModule
+from cost_models.specs.adapter import ADAPTER_FEATURES, FROZEN_PARTS, Adapter, QuantizedBase, SavedModule
 from cost_models.specs.model import Model
+from cost_models.specs.training import Training
 
 Modules = Annotated[
     list[Name], BeforeValidator(lambda given: [given] if isinstance(given, str) else given), Field(max_length=200)
@@ -48,6 +50,11 @@ class AdapterInput(Documented):
     """Ranks of modules that have one of their own."""
     modules_to_save: list[SavedModule] = Field(default_factory=list)
     """Modules of which a whole copy is trained beside the frozen one."""
+
+
+def describe_adapter(schema: dict[str, Any]) -> None:
+    """Completes the JSON schema of an adapter, which is checked against the model and so only kept here; peft has more keys."""
+    schema.update(AdapterInput.model_json_schema(), additionalProperties=True)
 
 
 _CONTAINERS: Final = frozenset({
@@ -193,11 +200,11 @@ def _no_target(name: str, linears: list[Linear], model: Model) -> Problem | None
     return Problem("", message, "Leave it out, or train a copy of it (modules_to_save).", "not-modelled")
 
 
-def resolve_frozen(patterns: list[str], *, model: Model, pointer: str) -> tuple[str, ...]:
+def resolve_frozen(patterns: list[str], *, model: Model, pointer: str, others: bool = False) -> tuple[str, ...]:
     """The parts of the model that these patterns freeze, in the order of `FROZEN_PARTS`.
 
     A pattern is a part's name, the path of a module or of what contains it, or either with wildcards. What it names must be a whole
-    part of every layer.
+    part of every layer. All of it may be frozen where something else is trained (`others`), such as a projector.
 
     Raises:
         InvalidInputError: a pattern names nothing; NotModelledError: it names a piece of a part.
@@ -222,7 +229,7 @@ def resolve_frozen(patterns: list[str], *, model: Model, pointer: str) -> tuple[
             message = f"frozen names a piece of the part {part!r} only; {missing[0]!r} would stay trained"
             hint = f"Freeze all of it ({part!r}) or none of it."
             raise NotModelledError([Problem(pointer, message, hint, "not-modelled")])
-    if parts >= {part for part, _ in paths}:
+    if parts >= {part for part, _ in paths} and not others:
         raise InvalidInputError([Problem(pointer, "frozen names every part of the model", "Leave a part out.")])
     return tuple(part for part in FROZEN_PARTS if part in parts)
 
@@ -252,3 +259,34 @@ def _module_paths(model: Model) -> list[tuple[str, str]]:
         if kind.is_moe:
             found.append(("experts", f"{layer}.mlp.experts"))
     return found
+
+
+def refuse_for_framework(training: Training, adapter: Adapter, pointer: str) -> None:
+    """Refuses what the framework of the training cannot do with adapters under any strategy.
+
+    Raises:
+        InvalidInputError: it has no adapters, or none with this base or feature.
+    """
+    name, choices, base = training.framework, framework_facts(training).choices, adapter.quantized_base
+    if not choices.adapters:
+        able = _either(frameworks_where(lambda facts: facts.choices.adapters))
+        which = f"{name} {training.framework_version}" if FRAMEWORKS[name].choices.adapters else name
+        message = f"{which} has no adapters"
+        raise InvalidInputError([Problem(pointer, message, f"Use {able}, or leave 'adapter' out.")])
+    if base != "none" and base not in choices.quantized_bases:
+        able = _either(frameworks_where(lambda facts: base in facts.choices.quantized_bases))
+        message = f"{name} cannot train adapters beside a base quantised to {base!r}"
+        bases = _either(repr(each) for each in choices.quantized_bases)
+        hint = f"Use {able}, or quantized_base 'none'." if able else f"Use quantized_base {bases or repr('none')}."
+        raise InvalidInputError([Problem(child(pointer, "quantized_base"), message, hint)])
+    for feature in ADAPTER_FEATURES:
+        if getattr(adapter, feature) and feature not in choices.adapter_features:
+            able = _either(n for n, f in FRAMEWORKS.items() if feature in f.choices.adapter_features)
+            message = f"{name}'s adapters have no {feature}"
+            raise InvalidInputError([Problem(child(pointer, feature), message, f"Leave it out, or use {able}.")])
+
+
+def _either(names: Iterable[str]) -> str:
+    """Names as alternatives, such as "a, b or c"; empty where there are none."""
+    *most, last = sorted(names) or [""]
+    return f"{', '.join(most)} or {last}" if most else last

@@ -41,6 +41,7 @@ Name = Annotated[str, Field(strict=True, min_length=1, max_length=300)]
 
 WARNINGS: Mapping[str, str] = {
     "vision-tower-ignored": "The config is multimodal; only its text model is planned.",
+    "adapters-not-in-towers": "Adapters are counted in the text model alone; keep target_modules away from the towers, which 'all-linear' would adapt too.",
     "quantization-ignored": "The config's quantization_config is ignored; training starts from weights in param_dtype.",
     "sequence-beyond-positions": "Sequences are longer than the model's max_position_embeddings; scale its rotary positions (rope_scaling), or shorten seq_length.",
     "network-nominal": "The network between the nodes is not described; the network of the GPU's reference server is assumed.",

@@ -16,6 +16,7 @@ from cost_models.inputs.fields import LARGEST
 from cost_models.inputs.hf.families import FAMILIES
 from cost_models.inputs.hf.keys import Keys
 from cost_models.inputs.hf.own_spec import spec_hint
+from cost_models.inputs.hf.towers import TOWERS_ALONE, tower_config
 
 TEXT_MODELS: Mapping[str, str] = {
     "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",
@@ -96,6 +97,9 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
     keys.check()
     if isinstance(spec.get("max_position_embeddings"), int):
         spec["max_position_embeddings"] = _scaled_positions(text, spec["max_position_embeddings"])
+    # Kept as it is, and read only where a job counts towers: most requests plan the text model alone.
+    if multimodal and (towers := tower_config(config)):
+        spec["multimodal"] = towers
     name = config.get("_name_or_path")
     spec["name"] = name[:300] if isinstance(name, str) and name else model_type
     # What a checkpoint is stored in says nothing about training, which starts from weights in param_dtype: a warning
@@ -141,8 +145,23 @@ def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, 
             message = f"{key} is {shown(nested)}; it must be an object {{…}}"
             raise InvalidInputError([Problem(child(pointer, key), message, "Give the text model's config there.")])
     outer = config.get("model_type")
+    _refuse_tower_alone(config, pointer)
     multimodal = (isinstance(outer, str) and outer in TEXT_MODELS) or "vision_config" in config
     return config, multimodal, pointer
+
+
+def _refuse_tower_alone(config: Mapping[str, Any], pointer: str) -> None:
+    """Refuses the config of an encoder, and one of a multimodal model that has lost its text part."""
+    outer = config.get("model_type")
+    if isinstance(outer, str) and outer in TOWERS_ALONE:
+        message = f"model_type {outer!r} is the config of a vision or audio tower, which has no text model to plan"
+        hint = "Give the config.json of the whole multimodal model, in which this part is its vision_config or audio_config."
+        raise InvalidInputError([Problem(child(pointer, "model_type"), message, hint, "missing-field")])
+    tower = next((key for key in ("vision_config", "audio_config") if config.get(key)), None)
+    if tower is not None and not {"hidden_size", "n_embd", "d_model"} & config.keys():
+        message = f"the config has a {tower} but no text_config, so that there is no text model to plan"
+        hint = "Add the text model's config as text_config; config.json of the whole model has it."
+        raise InvalidInputError([Problem(child(pointer, "text_config"), message, hint, "missing-field")])
 
 
 def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str) -> str:

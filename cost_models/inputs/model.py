@@ -164,7 +164,9 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         intermediate_size=(spec.intermediate_size or 0) if dense else 0,
         vocab_size=spec.vocab_size,
         gated_mlp=reading.filled("gated_mlp", spec.gated_mlp, True),
-        tie_word_embeddings=reading.filled("tie_word_embeddings", spec.tie_word_embeddings, False),
+        # A classification head has a matrix of its own, whatever the language model ties.
+        tie_word_embeddings=spec.classes is None
+        and reading.filled("tie_word_embeddings", spec.tie_word_embeddings, False),
         norm=norm,
         norms_per_layer=spec.norms_per_layer if spec.norms_per_layer is not None else (1 if parallel else 2),
         qk_norm={True: "per_head", False: "none", None: "none"}.get(spec.qk_norm, spec.qk_norm),  # type: ignore[arg-type]
@@ -175,7 +177,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         mlp_bias=mlp_bias,
         norm_bias=spec.norm_bias if spec.norm_bias is not None else norm == "layernorm",
         norm_weight=spec.norm_weight is not False,
-        head_bias=bool(spec.head_bias),
+        head_bias=bool(spec.head_bias) and spec.classes is None,
         parallel_block=parallel,
         embedding_norm=bool(spec.embedding_norm),
         final_norm=spec.final_norm is not False,
@@ -188,6 +190,8 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         mla=mla,
         recurrent=recurrent,
         mtp_num_layers=spec.mtp_num_layers or 0,
+        classes=spec.classes,
+        multimodal=spec.multimodal,
         assumed=dict(reading.assumed),
         warnings=reading.warnings + ("recurrent-layers-nominal",) * (recurrent is not None),
     )

@@ -179,3 +179,9 @@ class ModelInput(Documented):
     """What mixes tokens in the layers of `layer_types` that do not attend: Mamba, Mamba-2, a gated delta net or a short convolution."""
     single_block_layers: Flag | None = None
     """Whether each layer is a mixer or an MLP, and not both (Nemotron-H). Default: where `layer_types` has "mlp" or "moe"."""
+    classes: Count | None = None
+    """Number of outputs of a classification head, such as 2, or 1 for a reward model. It stands in for the output projection, as in transformers'
+    AutoModelForSequenceClassification."""
+    multimodal: dict[str, Any] | None = None
+    """The towers beside this text model, which `training.towers` counts: `model_type` of the whole model with its `vision_config` or
+    `audio_config`, as in its config.json. An `hf_config` says this by itself."""

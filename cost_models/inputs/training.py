@@ -7,7 +7,7 @@ Every default that follows from the framework, its version or date and the GPU's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -20,7 +20,6 @@ from cost_models.frameworks import (
     FRAMEWORKS,
     Setting,
     default_of,
-    framework_facts,
     frameworks_where,
     release_at,
     release_month,
@@ -28,11 +27,12 @@ from cost_models.frameworks import (
 )
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.hints import child
-from cost_models.inputs.adapter import AdapterInput, resolve_adapter, resolve_frozen
+from cost_models.inputs.adapter import describe_adapter, refuse_for_framework, resolve_adapter, resolve_frozen
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
+from cost_models.inputs.reinforcement import refuse_reinforcement
 from cost_models.inputs.run import CheckpointInput
+from cost_models.inputs.towers import describe_towers, resolve_towers
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.adapter import ADAPTER_FEATURES, Adapter
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import (
@@ -47,12 +47,6 @@ from cost_models.specs.training import (
     Recipe,
     Training,
 )
-
-
-def _describe_adapter(schema: dict[str, Any]) -> None:
-    """Completes the JSON schema of an adapter, which is checked against the model and so only kept here; peft has more keys."""
-    schema.update(AdapterInput.model_json_schema(), additionalProperties=True)
-
 
 Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])$")]
 
@@ -124,11 +118,14 @@ class TrainingInput(Documented):
     """Tokens of the whole training for each parameter of the model, as a ratio; it may be given in place of `total_tokens`."""
     checkpoint: CheckpointInput | None = None
     """How the state is saved, for the goodput of a whole run."""
-    adapter: Annotated[dict[str, Any], Field(json_schema_extra=_describe_adapter)] | None = None
+    adapter: Annotated[dict[str, Any], Field(json_schema_extra=describe_adapter)] | None = None
     """Low-rank adapters that are trained beside a frozen base: `rank`, `target_modules` (names, "all-linear" or "attention"), `quantized_base`
     ("none", "nf4", "int8" or "fp8"), `dora`, `dropout`; or the content of a peft adapter_config.json."""
     frozen: Annotated[list[Name], Field(max_length=1000)] | None = None
     """Parts that are not trained: "embedding", "head", "norms", "attention", "mlp", "experts", or patterns of module paths that name whole parts."""
+    towers: Annotated[dict[str, Any], Field(json_schema_extra=describe_towers)] | None = None
+    """The vision or audio towers in front of a multimodal model's text model, and whether they are trained. Without it the text model alone
+    is planned, with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +136,8 @@ class _Facts:
     generation: str
     precisions: tuple[str, ...]
     learned_positions: int | None
+    classes: int | None = None
+    """Of the model's classification head."""
     num_parameters: int | None = None
     """Of the model, where the tokens of the training are stated for each of them."""
 
@@ -155,9 +154,9 @@ def resolve_training(
     learned = model.max_position_embeddings if model.position_embedding == "learned" else None
     # Counting takes time, and few jobs ask for it.
     parameters = count_parameters(model).total if _says(document, "tokens_per_parameter") else None
-    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned, parameters)
+    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned, model.classes, parameters)
     # What is trained is checked against the model, which does not hash; few jobs say so, and the others are kept.
-    if _says(document, "adapter", "frozen"):
+    if _says(document, "adapter", "frozen", "towers"):
         return _with_trained_parts(document, facts, model, pointer)
     return resolved_once(
         lambda key: _from_json(key, facts, pointer), lambda d: _resolved(d, facts, pointer), document, pointer
@@ -192,6 +191,7 @@ def _with_trained_parts(document: Mapping[str, Any], facts: _Facts, model: Model
 
 
 def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model: Model | None = None) -> Training:
+    refuse_reinforcement(document, pointer=pointer)
     given = validated(TrainingInput, document, pointer=pointer)
     problems = _missing(given, pointer)
     if problems:
@@ -211,39 +211,22 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     adapter, at = None, child(pointer, "adapter")
     if given.adapter is not None:
         adapter = resolve_adapter(given.adapter, model=model, pointer=at)
-        _refuse_for_adapters(filled, adapter, at)
+        refuse_for_framework(filled, adapter, at)
         if given.frozen:
             message = "adapter and frozen are both given; an adapter freezes all of the base already"
             raise InvalidInputError([Problem(child(pointer, "frozen"), message, "Give one of the two.")])
-    frozen = resolve_frozen(given.frozen, model=model, pointer=child(pointer, "frozen")) if given.frozen else ()
-    return replace(filled, adapter=adapter, frozen=frozen)
-
-
-def _refuse_for_adapters(training: Training, adapter: Adapter, pointer: str) -> None:
-    """Refuses what the framework cannot train under any strategy."""
-    name, choices, base = training.framework, framework_facts(training).choices, adapter.quantized_base
-    if not choices.adapters:
-        able = _either(frameworks_where(lambda facts: facts.choices.adapters))
-        which = f"{name} {training.framework_version}" if FRAMEWORKS[name].choices.adapters else name
-        message = f"{which} has no adapters"
-        raise InvalidInputError([Problem(pointer, message, f"Use {able}, or leave 'adapter' out.")])
-    if base != "none" and base not in choices.quantized_bases:
-        able = _either(frameworks_where(lambda facts: base in facts.choices.quantized_bases))
-        message = f"{name} cannot train adapters beside a base quantised to {base!r}"
-        bases = _either(repr(each) for each in choices.quantized_bases)
-        hint = f"Use {able}, or quantized_base 'none'." if able else f"Use quantized_base {bases or repr('none')}."
-        raise InvalidInputError([Problem(child(pointer, "quantized_base"), message, hint)])
-    for feature in ADAPTER_FEATURES:
-        if getattr(adapter, feature) and feature not in choices.adapter_features:
-            able = _either(n for n, f in FRAMEWORKS.items() if feature in f.choices.adapter_features)
-            message = f"{name}'s adapters have no {feature}"
-            raise InvalidInputError([Problem(child(pointer, feature), message, f"Leave it out, or use {able}.")])
-
-
-def _either(names: Iterable[str]) -> str:
-    """Names as alternatives, such as "a, b or c"; empty where there are none."""
-    *most, last = sorted(names) or [""]
-    return f"{', '.join(most)} or {last}" if most else last
+    towers, assumed = None, filled.assumed
+    if given.towers is not None:
+        at = child(pointer, "towers")
+        towers, read = resolve_towers(given.towers, model=model, training=filled, pointer=at)
+        assumed = {**assumed, **{f"towers.{name}": value for name, value in read.items()}}
+    trains_towers = towers is not None and towers.trains_something
+    at = child(pointer, "frozen")
+    frozen = resolve_frozen(given.frozen, model=model, pointer=at, others=trains_towers) if given.frozen else ()
+    warnings = filled.warnings
+    if adapter is not None and towers is not None and towers.uses:
+        warnings = (*warnings, "adapters-not-in-towers")
+    return replace(filled, adapter=adapter, frozen=frozen, towers=towers, assumed=assumed, warnings=warnings)
 
 
 def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
@@ -297,6 +280,10 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     if given.framework_version is not None and not version_key(given.framework_version):
         message = f"framework_version is {given.framework_version!r}; it must contain a number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
+    if facts.classes is not None and FRAMEWORKS[given.framework].model_impl != "transformers":
+        able = " or ".join(sorted(frameworks_where(lambda each: each.model_impl == "transformers")))
+        message = f"model.classes is {facts.classes}, but {given.framework} trains language models, without a classification head"
+        problems.append(Problem(child(pointer, "framework"), message, f"Use {able}, or leave model.classes out."))
     if given.total_tokens is not None and given.tokens_per_parameter is not None:
         message = f"total_tokens {given.total_tokens:g} and tokens_per_parameter {given.tokens_per_parameter:g} are both given"
         problems.append(Problem(child(pointer, "tokens_per_parameter"), message, "Give one of the two."))
@@ -319,7 +306,7 @@ class _Filling:
         return self.values[name]
 
 
-_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint"}
+_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers"}
 """Fields of the document that are no fields of a training, or are resolved by themselves."""
 
 

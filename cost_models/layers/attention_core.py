@@ -65,7 +65,7 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
             # Each of the ring's steps is a kernel over a cp-th of the keys.
-            pieces=np.where(ring, rows.cp, 1.0),
+            pieces=np.where(ring, rows.cp, 1.0), causal=model.causal,
         )  # fmt: skip
     else:
         precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"

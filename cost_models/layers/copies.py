@@ -40,6 +40,9 @@ def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
     joined = 1.0 if one_matrix and training.transformer_impl == "local" else 0.0
     moved = 2 * e * (packs * heads + output * model.q_size)
     kernels = 3.0 * packs + output
+    # Outputs of packed inputs are put together.
+    if job.calls_attention_by_input:
+        moved, kernels = moved + 2 * e * model.q_size, kernels + 1.0
     return Copies(moved, kernels), Copies(moved + 2 * e * joined * heads, kernels + joined)
 
 

@@ -19,9 +19,11 @@ from cost_models.layers.casts import cast_traffic, casts_shards
 from cost_models.layers.copies import Copies, gradient_sums, layout_copies
 from cost_models.layers.hf_modules import (
     CHAIN_SHARE,
+    QUICK_GELU_BYTES,
     RMSNORM_BYTES,
     RMSNORM_KERNELS,
     ROTARY_BYTES,
+    ROTARY_FP32_BYTES,
     runs_chains,
     runs_liger,
 )
@@ -117,7 +119,11 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     norm, norm_back, norm_kernels = _norm(build, e)
     add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
     act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
+    if model.quick_gelu and build.hf_chain:
+        act, act_back, act_kernels = *QUICK_GELU_BYTES, 3.0
     act_kernels = act_kernels if kind.has_mlp else 0.0
+    if model.layer_scales:  # a product; backward, two products and the sum over rows
+        add, add_back, add_kernels = add + 2 * e, add_back + 6 * e, add_kernels + 2.0
     rotary, rotary_back, rotary_kernels = _rotary(job, build, e) if kind.attends else _NOTHING
     qk = (model.q_size + model.kv_size) if model.qk_norm != "none" and kind.attends else 0.0
     qk_kernels = 2 * norm_kernels if qk else 0.0
@@ -209,6 +215,8 @@ def _rotary(job: Job, build: Build, e: float) -> tuple[float, float, float]:
     if turns_halves(job) and not build.hf_chain and model.mla is None:
         elements /= HALVES_SHARE.value
         build = replace(build, hf_chain=True)
+    if build.hf_chain and model.packed_rows:
+        return elements * ROTARY_FP32_BYTES[0], elements * ROTARY_FP32_BYTES[1], 12.0
     forward, backward = ROTARY_BYTES if build.hf_chain else (ROTARY_COMPOSITE_BYTES, ROTARY_COMPOSITE_BYTES)
     return elements * forward * e / 2, elements * backward * e / 2, 8.0
 

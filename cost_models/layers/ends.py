@@ -68,6 +68,8 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.rank_tokens(training.seq_length)
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
+    # A classification head is whole on every rank.
+    outputs = vocab if model.classes is None else np.full(len(rows), float(model.classes))
     heads = 1.0 + job.mtp_num_layers
     copies = np.full(len(rows), heads)
     # Frameworks keep the output projection out of their low-precision recipes.
@@ -78,10 +80,10 @@ def _columns(job: Job, rows: Strategies) -> Columns:
         chunks, kind = LOSS_CHUNKS.value, "compiled" if training.compile else "unfused"
     accumulated: Floats | float = 0.0
     if kind == "linear" and job.has_hf_modules:
-        chunks = liger_chunks(tokens=tokens, vocab=vocab, hidden=h)
+        chunks = liger_chunks(tokens=tokens, vocab=outputs, hidden=h)
         # Every piece's product is added to the weight's gradient, which reads it; what it writes is the product's own.
-        accumulated = chunks * vocab * h * e / rate
-    head = Gemm("lm_head", tokens / chunks, vocab, np.full(len(rows), h), np.ones(len(rows)), copies * chunks, "head")
+        accumulated = chunks * outputs * h * e / rate
+    head = Gemm("lm_head", tokens / chunks, outputs, np.full(len(rows), h), np.ones(len(rows)), copies * chunks, "head")
     matmul = matmul_s(job, [head], precision=precision)
     placements = groups(rows, job.cluster)
     price, size = job.calibration.collective_s, tokens * h * e
@@ -91,7 +93,7 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     reduce = price("all_reduce", size, placement=placements.tp) if several else FREE
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
-    logits = tokens * vocab * heads
+    logits = tokens * outputs * heads
     operators = kind == "unfused" and runs_chains(job)
     loss = (LOSS_BYTES if operators else LOSS_BYTES_PER_LOGIT[kind]).value * logits / rate
     # Transformer Engine's loss kernel is bound by memory on Hopper, and by the multiprocessors on Blackwell, where

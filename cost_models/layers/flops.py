@@ -15,6 +15,7 @@ from cost_models.job import Job
 from cost_models.layers.parameters import active_matmul_parameters, layer_matmul_parameters
 from cost_models.layers.recurrent_sizes import recurrence_flops_per_token
 from cost_models.layers.selective import repeated_matmul_flops_per_token
+from cost_models.layers.tower_parameters import passes_of_ends, recomputes
 from cost_models.layers.trained import adapter_elements, frozen_matmul_elements, head_is_trained, layers_run_backward
 from cost_models.specs.model import LayerKind, Model
 from cost_models.strategies.fields import Recompute
@@ -67,7 +68,7 @@ def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: floa
         return 0.0
     d_qk, d_v = attention_head_dims(model)
     reach = seq_length if kind.window is None else min(seq_length, kind.window)
-    span = 2.0 * reach - reach * reach / seq_length
+    span = 2.0 * reach - reach * reach / seq_length if model.causal else float(reach)
     return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
 
 
@@ -82,7 +83,7 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
 def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
     model, modules = job.model, float(job.mtp_num_layers)
-    head = 2.0 * model.hidden_size * model.vocab_size * (1 + modules)
+    head = 2.0 * model.hidden_size * model.head_outputs * (1 + modules)
     by_kind = {
         kind: attention_flops_per_token(model, kind, seq_length=job.training.attended_length)
         for kind in model.distinct_kinds
@@ -117,7 +118,8 @@ def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
         per_token = forward + flops.head_flops_per_token
     elif job.training.adapter is not None or job.training.frozen:
         per_token += _partly_trained(job)
-    return per_token * job.training.seq_length * job.training.global_batch_size
+    flops_of_towers = sum(tower_flops(job, position).step for position in range(len(job.tower_jobs)))
+    return (per_token * job.training.seq_length + flops_of_towers) * job.training.global_batch_size
 
 
 @lru_cache(maxsize=256)
@@ -131,6 +133,34 @@ def _partly_trained(job: Job) -> float:
         return FORWARD_AND_BACKWARD * 2.0 * added - base - head
     frozen = sum(frozen_matmul_elements(model, kind, training.frozen) for kind in model.layer_kinds)
     return -2.0 * frozen - head
+
+
+@dataclass(frozen=True, slots=True)
+class TowerFlops:
+    """Operations of one tower for one sequence."""
+
+    forward: float
+    step: float
+    """Forward and backward: of a frozen tower the forward alone, and what its trained projector needs."""
+    layers: float
+    """The part of `forward` in the tower's layers, which recomputation repeats."""
+
+
+def tower_flops(job: Job, position: int) -> TowerFlops:
+    """Operations of a tower for one sequence, from its number in the job. [F-17]
+
+    Attention counts every pair of rows that see each other, whether or not the text model's counts half of its square.
+    """
+    towers, own, use = job.training.towers, job.tower_jobs[position], job.training.tower_uses[position]
+    assert towers is not None
+    each = model_flops(own)
+    layers = (each.layer_matmul_flops_per_token + each.attention_flops_per_token) * use.rows
+    forward, step = layers, layers * (FORWARD_AND_BACKWARD if use.trained else 1.0)
+    for matrices, passes in zip((use.tower.stem, use.tower.projector), passes_of_ends(towers, use), strict=True):
+        for matrix, (data, weight) in zip(matrices, passes, strict=True):
+            product = 2.0 * matrix.inputs * matrix.outputs * matrix.per_row * use.rows
+            forward, step = forward + product, step + product * (1.0 + data + weight)
+    return TowerFlops(forward, step, layers)
 
 
 def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
@@ -147,7 +177,12 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     if job.framework.selective_alternates:
         selective += _repeated_matmuls(job)
     full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
-    return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)
+    repeated = np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)
+    for position, use in enumerate(job.training.tower_uses):
+        if use.trained:
+            again = recomputes(job, strategies) * tower_flops(job, position).layers / job.training.seq_length
+            repeated = repeated + again
+    return repeated
 
 
 @lru_cache(maxsize=2048)

@@ -21,6 +21,11 @@ RMSNORM_KERNELS: Final = (8.0, 16.0)
 ROTARY_BYTES: Final = (20.0, 30.0)
 """Bytes per rotated element of apply_rotary_pos_emb, forward (two products 8, rotate_half's negation 2 and concatenation 4, sum 6)
 and backward (two products 8, negation 2, two slices filled and copied 8, two sums 12)."""
+ROTARY_FP32_BYTES: Final = (52.0, 72.0)
+"""The same of apply_rotary_pos_emb_vision, which computes in fp32: twice as much, and the casts there and back, 12 each."""
+QUICK_GELU_BYTES: Final = (14.0, 28.0)
+"""Bytes per element of QuickGELUActivation, forward (scaled 4, sigmoid 4, product 6) and backward (product 12, sigmoid 6, scaled 4,
+sum 6)."""
 CHAIN_SHARE: Final = Constant(
     0.58, "1", 0.5, 0.7,
     "rate of these chains of operators over that of streaming kernels: 292 GB of a Qwen3-1.7B step on an H200 in 120 ms, 4.2 TB/s "

@@ -183,8 +183,10 @@ def embedding_parameters(model: Model, padded_vocab: Floats) -> Floats:
 
 def head_parameters(model: Model, padded_vocab: Floats) -> Floats:
     """Parameters of the output projection, shape of padded_vocab; only its bias, if any, where the matrix is the
-    embedding.
+    embedding. A classification head is whole on every rank and has no bias (transformers/modeling_layers.py, GenericForSequenceClassification).
     """
+    if model.classes is not None:
+        return np.full_like(padded_vocab, float(model.classes * model.hidden_size))
     return padded_vocab * ((0.0 if model.tie_word_embeddings else model.hidden_size) + float(model.head_bias))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cost_models.layers.linears import Linear, layer_linears, names_for
 from cost_models.layers.parameters import count_parameters, layer_parameters, norm_parameters
+from cost_models.layers.tower_parameters import towers_elements
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.model import LayerKind, Model
 from cost_models.specs.training import Training
@@ -51,19 +52,19 @@ def adapter_elements(model: Model, adapter: Adapter, kind: LayerKind) -> int:
 
 def saved_elements(model: Model, adapter: Adapter) -> tuple[int, int]:
     """Elements of the trained copies of embedding and output projection."""
-    size = model.vocab_size * model.hidden_size
-    return size * ("embed_tokens" in adapter.modules_to_save), size * ("lm_head" in adapter.modules_to_save)
+    embedding, head = model.vocab_size * model.hidden_size, model.head_outputs * model.hidden_size
+    return embedding * ("embed_tokens" in adapter.modules_to_save), head * ("lm_head" in adapter.modules_to_save)
 
 
 def trained_parameters(model: Model, training: Training) -> TrainedParameters:
     """What a job trains, and what it stores. [M-17]"""
     total = count_parameters(model).total
-    adapter = training.adapter
+    adapter, (towers, of_towers) = training.adapter, towers_elements(training)
     if adapter is None:
-        return TrainedParameters(total - frozen_elements(model, training.frozen), total)
+        return TrainedParameters(total - frozen_elements(model, training.frozen) + of_towers, total + towers)
     added = sum(adapter_elements(model, adapter, kind) for kind in model.layer_kinds)
     added += sum(saved_elements(model, adapter))
-    return TrainedParameters(added, total + added)
+    return TrainedParameters(added + of_towers, total + added + towers)
 
 
 def frozen_elements(model: Model, frozen: tuple[str, ...]) -> int:
@@ -119,7 +120,7 @@ def head_is_trained(model: Model, training: Training) -> bool:
 
 def layers_run_backward(model: Model, training: Training) -> bool:
     """Whether gradients flow through the layers: something in them or in front of them is trained."""
-    if training.adapter is not None:
+    if training.adapter is not None or (training.towers is not None and training.towers.trains_something):
         return True
     # Routers belong to no part that can be frozen.
     whole = {"embedding", "attention", "mlp", "norms"} <= set(training.frozen)

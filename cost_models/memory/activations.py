@@ -157,7 +157,8 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     gathered = job.framework.keeps_gathered_norms
     statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
     block_input = s.hidden(model)
-    residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
+    # A learned scale of each block keeps the block's output.
+    residual = (inputs - 1 + after + 2.0 * model.layer_scales) * block_input + statistics * s.tokens / s.sp
     # Under sequence parallelism Megatron saves the norm's shard and gathers it again in backward; TorchTitan and
     # older Nanotron save the gathered tensor.
     output = s.linear_w * model.hidden_size * s.tokens / (1.0 if gathered else s.sp)
@@ -246,10 +247,15 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
     rotary = model.position_embedding == "rope"
     whole, rotated = q + 2 * kv, q + kv
     elements = whole
-    if traits.keeps_fused_qkv:
+    packed = model.packed_rows and traits.huggingface_modules
+    # Where rows are packed, values are a view that keeps the whole joined projection.
+    if traits.keeps_fused_qkv or packed:
         elements = whole + (rotated if rotary else 0.0)
     elif traits.keeps_query_twice:
         elements = whole + q
+    # Outputs of the inputs are put together in a copy, which the output projection keeps.
+    if job.calls_attention_by_input:
+        elements = elements + q
     if traits.torch_operators and job.training.attention == "math":
         elements = 3.0 * q  # keys and values are expanded to all heads
     # A norm of queries and keys saves its inputs, which values pass by; of Transformer Engine's layers the joined
@@ -308,6 +314,8 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
     """
     model = job.model
     first, second = _hidden_tensors(job, traits)
+    # Beside its input, the product keeps the sigmoid.
+    first = first + (model.quick_gelu and traits.huggingface_modules and not job.training.compile)
     behind = 1.0 if _repeats_activation(job, traits) else second
 
     def dense(width: float) -> dict[str, Floats]:

@@ -60,7 +60,9 @@ def base_bytes(job: Job) -> float:
 
 def trains_all(job: Job) -> bool:
     """Whether every parameter is trained."""
-    return job.training.adapter is None and not job.training.frozen
+    towers = job.training.towers
+    tower_frozen = towers is not None and any(not (use.trained and towers.projector_trained) for use in towers.uses)
+    return job.training.adapter is None and not job.training.frozen and not tower_frozen
 
 
 def trained_layer_elements(job: Job, kind: LayerKind) -> float:

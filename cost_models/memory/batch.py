@@ -35,8 +35,8 @@ class Batch:
         """Elements of a rank's part of the vocabulary matrix, shape (K, N) each: where the slot holds the embedding, and
         the head.
         """
-        stages, word = self.stages, self.table.word
-        return np.where(stages.first_KN, word, 0.0), np.where(stages.head_KN, word, 0.0)
+        stages, table = self.stages, self.table
+        return np.where(stages.first_KN, table.word, 0.0), np.where(stages.head_KN, table.head_word, 0.0)
 
     @cached_property
     def deferred(self) -> Floats:

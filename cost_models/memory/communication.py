@@ -198,7 +198,7 @@ def _head_gradient(batch: Batch) -> Floats:
     w = 0.0 if traits.fuses_weight_gradients else training.compute_bytes
     sharded = (batch.strategies.zero >= 2) & (traits.reduce_bucket_elements == 0)
     reduction = np.where(sharded, training.compute_bytes - w + BYTES_PER[training.grad_reduce_dtype], 0.0)
-    return np.asarray((w + reduction) * batch.table.word)
+    return np.asarray((w + reduction) * batch.table.head_word)
 
 
 def _workspaces(batch: Batch) -> tuple[Floats, Floats]:

@@ -19,6 +19,7 @@ from cost_models.layers.parameters import (
     embedding_parameters,
     expert_layer_parameters_on_rank,
     final_norm_parameters,
+    head_parameters,
     layer_parameters,
     norm_parameters,
     padded_vocab_size,
@@ -63,7 +64,9 @@ class LayerTable:
     mtp_bytes: Floats
     """Bytes an MTP module saves beyond its decoder layer."""
     word: Floats
-    """Elements of a rank's share of the embedding table, or of the head."""
+    """Elements of a rank's share of the embedding table."""
+    head_word: Floats
+    """Elements of a rank's share of the head, where it is no copy of the embedding: as many, but for a classification head."""
     positions: Floats
     final_norm: Floats
     final_norm_bytes: Floats
@@ -134,21 +137,24 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
     output = gathered if job.framework.keeps_gathered_norms else gathered / s.sp
     upcast = 4.0 * model.hidden_size * s.tokens / s.sp if upcasts_norms(job, traits) else 0.0
     kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+    word = np.asarray(embedding_parameters(model, vocab_share))
+    outputs = vocab_share if model.classes is None else np.full(len(rows), float(model.classes))
     # Only this exchange holds the keys and values of the whole sequence; the ring holds one neighbour's at a time.
     allgather = (rows.cp > 1) & (rows.cp_comm == CpComm.ALLGATHER)
     return {
         "mtp": 2.0 * model.hidden_size**2 / rows.tp + 3.0 * norm_parameters(model),
         "mtp_bytes": 2.0 * hidden + 4.0 * output,
-        "word": np.asarray(embedding_parameters(model, vocab_share)),
+        "word": word,
+        "head_word": word if model.classes is None else head_parameters(model, word),
         "positions": np.full(len(rows), float(position_parameters(model))),
         "final_norm": np.full(len(rows), float(final_norm_parameters(model))),
         "final_norm_bytes": hidden + output + upcast if model.final_norm else hidden,
         "hidden": hidden,
         "sequence": gathered,
         "gathered_kv": np.where(allgather, 2.0 * s.w * kv * s.tokens * rows.cp, 0.0),
-        "logit": s.tokens * vocab_share,
+        "logit": s.tokens * outputs,
         "loss": logits_and_loss(
-            job, traits, tokens=s.tokens, vocab_share=vocab_share, tp=rows.tp, sequences=rows.micro_batch_size
+            job, traits, tokens=s.tokens, vocab_share=outputs, tp=rows.tp, sequences=rows.micro_batch_size
         ),
     }
 

@@ -15,6 +15,7 @@ from cost_models.layers.trained import layers_run_backward
 from cost_models.memory.adapted import wide_adapters
 from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.memory.offloaded import offloaded_bytes
+from cost_models.memory.towers import tower_saved_bytes
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_mtp_share
 from cost_models.strategies.strategy import Floats, Strategies
@@ -49,6 +50,9 @@ def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
     if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
         saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * elements_KN
     layer_KN = micro_KN / np.maximum(stages.total_KN, 1.0)
+    if job.tower_jobs:
+        tower_KN = np.where(stages.first_KN, tower_saved_bytes(job, batch.traits, strategies), 0.0)
+        saved_KN = saved_KN + tower_KN * stages.in_flight_KN
     return StageActivations(saved_KN, layer_KN, transient_KN, away_KN * stages.in_flight_KN)
 
 

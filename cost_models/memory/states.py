@@ -13,6 +13,7 @@ import numpy as np
 from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.casts import weight_copy_bytes
+from cost_models.layers.tower_parameters import rank_tower_elements
 from cost_models.layers.trained import adapter_elements, frozen_layer_elements, linear_elements, saved_elements
 from cost_models.memory.adapted import base_bytes, stored_base, trains_all
 from cost_models.memory.batch import NOTHING, Batch
@@ -167,6 +168,8 @@ def _partly_trained(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> StageS
     parts = {name: value + trained_expert_KN * getattr(expert, name) for name, value in parts.items()}
     adapts = job.training.adapter is not None
     base_KN = dense_KN if adapts else dense_KN - trained_KN
+    if adapts and job.training.tower_uses:  # a trained tower or projector is stored like the adapters
+        base_KN = base_KN - np.where(batch.stages.first_KN, rank_tower_elements(job, strategies)[1], 0.0)
     base_expert_KN = expert_KN if adapts else expert_KN - trained_expert_KN
     stored, plain = stored_base(job), base_bytes(job)
     sharded = strategies.zero >= (2 if traits.zero2_shards_parameters else 3)
@@ -193,6 +196,8 @@ def _trained_elements(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> tupl
             (held_KN * adapter_elements(model, adapter, kind) / tp for held_KN, kind in kinds), 0.0 * dense_KN
         )
         trained_KN = trained_KN + (stages.first_KN * embedding + stages.head_KN * head) / tp
+        if job.training.tower_uses:
+            trained_KN = trained_KN + np.where(stages.first_KN, rank_tower_elements(job, batch.strategies)[1], 0.0)
         linear_KN = sum((held_KN * linear_elements(model, kind) / tp for held_KN, kind in kinds), 0.0 * dense_KN)
         return trained_KN, 0.0 * expert_KN, linear_KN
     without = tuple(part for part in frozen if part != "experts")
@@ -207,6 +212,9 @@ def _trained_elements(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> tupl
         frozen_KN = frozen_KN + np.where(single, 0.0, head_KN)
     if "norms" in frozen:
         frozen_KN = frozen_KN + stages.head_KN * batch.table.final_norm
+    if job.training.tower_uses:
+        total, trained = rank_tower_elements(job, batch.strategies)
+        frozen_KN = frozen_KN + np.where(stages.first_KN, total - trained, 0.0)
     return np.maximum(dense_KN - frozen_KN, 0.0), expert_KN * ("experts" not in frozen), 0.0 * dense_KN
 
 
@@ -218,7 +226,7 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
     for layers_KN, dense, expert in zip(stages.layers_JKN[1:], table.dense_J[1:], table.expert_J[1:], strict=True):
         dense_KN = dense_KN + layers_KN * dense
         expert_KN = expert_KN + layers_KN * expert
-    copy = table.word
+    copy = table.head_word
     if batch.job.model.tie_word_embeddings:  # one table where a rank holds both ends, else a copy on the last stage
         copy = np.where(strategies.pp > 1, table.word, 0.0)
         if stages.folded is not None:
@@ -227,6 +235,8 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
     head = copy + table.final_norm + modules * table.mtp + _embedding_beside_modules(batch)
     dense_KN = dense_KN + np.where(stages.first_KN, table.word + table.positions, 0.0)
     dense_KN += np.where(stages.head_KN, head, 0.0)
+    if batch.job.training.tower_uses:
+        dense_KN += np.where(stages.first_KN, rank_tower_elements(batch.job, strategies)[0], 0.0)
     return dense_KN, expert_KN
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from cost_models.specs.recurrent import Recurrent
 
@@ -127,6 +127,19 @@ class Model:
     recurrent: Recurrent | None = None
     """The mixer of layers that do not attend, or do not attend alone."""
     mtp_num_layers: int = 0
+    causal: bool = True
+    """Whether a token sees only those before it; the encoders of images and sounds see all of their input."""
+    packed_rows: bool = False
+    """Whether one product makes query, key and value of all inputs of a micro-batch, which are rotated in fp32 and taken apart for
+    attention: transformers' encoders of images that may have any size."""
+    layer_scales: bool = False
+    """Whether the outputs of attention and MLP are multiplied by a learned vector before they are added, as InternVL's encoder does."""
+    quick_gelu: bool = False
+    """Whether the activation is x times the sigmoid of 1.702 x, three operators, as CLIP's is."""
+    classes: int | None = None
+    """Outputs of a classification head that stands in for the output projection; None for a language model."""
+    multimodal: Mapping[str, Any] | None = None
+    """The configuration that the model is the text part of, where that has towers; read only where a job asks for them."""
     family: str = ""
     """The `model_type` of the configuration that the model was read from; it decides what modules are called."""
     assumed: Mapping[str, object] = field(default_factory=dict)
@@ -148,6 +161,11 @@ class Model:
         return sum(self.norms_of(kind) for kind in self.layer_kinds) / self.num_layers
 
     @property
+    def head_outputs(self) -> int:
+        """Outputs of the head for one token, before any padding."""
+        return self.vocab_size if self.classes is None else self.classes
+
+    @property
     def q_size(self) -> int:
         """Elements of all query heads together."""
         if self.mla is not None:
@@ -158,10 +176,10 @@ class Model:
     def fused_qkv(self) -> bool:
         """Whether query, key and value are one matrix in the model itself, whatever the framework.
 
-        That is GPT-2's line (GPT-2, BLOOM, MPT, Falcon-RW), which is recognized here by its positions. OPT, which has three matrices, is
+        That is encoders of packed rows, and GPT-2's line (GPT-2, BLOOM, MPT, Falcon-RW), which is recognized here by its positions. OPT, which has three matrices, is
         priced as if it had one.
         """
-        return self.mla is None and self.position_embedding in ("learned", "alibi")
+        return self.mla is None and (self.packed_rows or self.position_embedding in ("learned", "alibi"))
 
     @property
     def kv_size(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
 from cost_models.specs.run import Checkpoint
+from cost_models.specs.tower import Towers, TowerUse
 
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
@@ -67,8 +68,15 @@ class Training:
     compute type or quantised."""
     frozen: tuple[str, ...] = ()
     """Parts of the model that are not trained."""
+    towers: Towers | None = None
+    """Encoders of images and sounds that run in front of the text model; None where they are not counted."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def tower_uses(self) -> tuple[TowerUse, ...]:
+        """The encoders that run in front of the text model."""
+        return () if self.towers is None else self.towers.uses
 
     @property
     def attended_length(self) -> float:

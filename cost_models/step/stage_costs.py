@@ -7,7 +7,8 @@ head and loss on the last; `stages` puts them together and finds the slowest. Ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.layers.ends import EndCosts, end_costs
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
+from cost_models.layers.tower_parameters import tower_rows
 from cost_models.step.fsdp_comm import (
     backward_gathers,
     fsdp_exposed_s,
@@ -29,6 +31,7 @@ from cost_models.step.fsdp_comm import (
 from cost_models.step.optimizer import accumulation_s, unit_copies_s
 from cost_models.step.pipeline import unpaired_fraction
 from cost_models.step.stage_parameters import RankParameters, rank_parameters, trained_rank_parameters
+from cost_models.step.tower_terms import added_up, tower_terms_s
 from cost_models.step.zero_plus import quantising_s, quantizes
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
@@ -91,6 +94,8 @@ class MicroBatchCosts:
     """Waiting for the host that the end of the model saves, taken off `last`, shape (N,)."""
     unpaired_JN: Floats
     """Exchange between experts that overlapping would hide, on average over all micro-batches, part of `layer_JN`."""
+    towers: Mapping[str, Floats] = field(default_factory=dict)
+    """What towers take, by time term, part of `first`; empty where there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +114,8 @@ def stage_costs(job: Job, strategies: Strategies, *, tables: Tables | None = Non
     tables = tables or build_tables(job, strategies)
     held = trained_rank_parameters(job, strategies)
     per, tier = _per_micro_batch(job, strategies, tables.layers, tables.ends, held)
+    if job.tower_jobs:
+        per = _with_towers(job, strategies, per)
     return StageCosts(per, tables.layers, tables.ends, held, tier)
 
 
@@ -198,6 +205,27 @@ def _per_micro_batch(
         unpaired_JN=unpaired_JN,
     )
     return per, link.tier
+
+
+def tower_seconds(job: Job, strategies: Strategies) -> list[dict[str, Floats]]:
+    """Seconds per micro-batch of each tower on the first stage, by time term, shape (N,) each. [F-17]"""
+    found = []
+    for use, own in zip(job.training.tower_uses, job.tower_jobs, strict=True):
+        costs = stage_costs(own, tower_rows(job, use, strategies))
+        per = costs.per
+        found.append(
+            tower_terms_s(
+                job, strategies, use, own=own, layers=costs.layers, waits_JN=per.waits_JN, again_JN=per.again_JN,
+                fsdp_JN=per.fsdp_JN, accumulation_JN=per.accumulation_JN,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _with_towers(job: Job, strategies: Strategies, per: MicroBatchCosts) -> MicroBatchCosts:
+    """The costs with those of the towers, which the first stage holds."""
+    towers = added_up(tower_seconds(job, strategies))
+    return replace(per, first=per.first + summed(towers.values()), towers=towers)
 
 
 def _with_quantising(job: Job, strategies: Strategies, held: RankParameters, link_JN: Floats, where: Bools) -> Floats:

@@ -15,10 +15,12 @@ from cost_models.layers.parameters import (
     embedding_parameters,
     expert_layer_parameters_on_rank,
     final_norm_parameters,
+    head_parameters,
     norm_parameters,
     padded_vocab_size,
     position_parameters,
 )
+from cost_models.layers.tower_parameters import rank_tower_elements
 from cost_models.layers.trained import adapter_elements, frozen_layer_elements, saved_elements
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import summed
@@ -44,6 +46,8 @@ class RankParameters:
     """Elements of the output projection and the final norm alone."""
     word: Floats
     """Elements of the token embedding, which a tied output projection shares."""
+    tower: Floats | None = None
+    """Elements of the towers, which the first stage holds; None where there are none."""
 
 
 def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
@@ -56,6 +60,8 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     # A tied output projection is the embedding itself only where one rank holds both ends; in a pipeline the last
     # stage has a copy, kept equal by the all-reduce of C-15.
     unit = np.where(shared, 0.0, word) + bias + final_norm_parameters(model)
+    if model.classes is not None:
+        unit = head_parameters(model, vocab) + final_norm_parameters(model)
     modules, expert = mtp_parameters_on_rank(job, strategies)
     if job.mtp_num_layers and not model.tie_word_embeddings:  # a copy of the embedding beside the modules
         modules = modules + np.where(strategies.pp > 1, word, 0.0)
@@ -74,6 +80,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         head_expert=expert,
         head_unit=unit,
         word=word,
+        tower=rank_tower_elements(job, strategies)[0] if training.tower_uses else None,
     )
 
 
@@ -92,7 +99,10 @@ def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
             head_expert=none,
             head_unit=head / tp,
             word=none,
+            tower=rank_tower_elements(job, strategies)[1] if job.training.tower_uses else None,
         )
+    if job.training.tower_uses:
+        held = replace(held, tower=rank_tower_elements(job, strategies)[1])
     if not frozen:
         return held
     without = tuple(part for part in frozen if part != "experts")
@@ -101,7 +111,8 @@ def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     norm = final_norm_parameters(model) * ("norms" in frozen)
     shared = model.tie_word_embeddings
     head_frozen = "head" in frozen or (shared and embedding_frozen)
-    lost = np.where(shared & (strategies.pp == 1), 0.0, held.word) * head_frozen + norm
+    own = held.word if model.classes is None else held.head_unit - final_norm_parameters(model)
+    lost = np.where(shared & (strategies.pp == 1), 0.0, own) * head_frozen + norm
     return replace(
         held,
         dense_JN=np.maximum(held.dense_JN - layers, 0.0),
@@ -138,6 +149,8 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.dense_JN)
     total += np.take(layouts.slot_embedding, layout, axis=-1) * held.embedding
     total += np.take(layouts.slot_head, layout, axis=-1) * held.head
+    if held.tower is not None:
+        total += np.take(layouts.slot_embedding, layout, axis=-1) * held.tower
     return total
 
 

@@ -203,6 +203,8 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     terms["loss"] = last * spread(ends.loss)
     terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
     terms["dp_comm"] = sum_over_kinds(layers_JN, per.fsdp_JN) + first * per.root + last * per.head_link
+    for name, tower in per.towers.items():
+        terms[name] = terms[name] + first * tower
     return terms
 
 

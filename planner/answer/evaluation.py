@@ -18,6 +18,7 @@ from cost_models.hardware.segments import segment_nodes, spans_nodes
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.layers.parameters import count_parameters, padded_vocab_size
+from cost_models.layers.tower_parameters import towers_elements
 from cost_models.layers.trained import trained_parameters
 from cost_models.step.fsdp_comm import backward_gathers
 from cost_models.step.zero_plus import node_traffic, quantizes
@@ -26,6 +27,7 @@ from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
 from planner.answer.mathematics import mathematics
 from planner.answer.methods import method_parts
+from planner.answer.towers import tower_parts
 from planner.answer.whole_run import run_parts
 from planner.request.job_warnings import job_warnings
 
@@ -113,7 +115,7 @@ def evaluation_dict(
         "mathematics": computed,
         "changes": changes,
         **method,
-        **_traffic(job, strategies, index),
+        **_only_sometimes(job, strategies, index),
         "overlap_conditions": conditions,
         "run": run,
         "warnings": [*job_warnings(pooled), *qualified, *crossing],
@@ -138,6 +140,11 @@ def invalid_dict(
         "changes": [],
         "warnings": [] if job is None else job_warnings(job),
     }
+
+
+def _only_sometimes(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
+    """What few answers tell: traffic that a strategy saves, and what towers take."""
+    return {**_traffic(job, strategies, index), **tower_parts(job, strategies, index)}
 
 
 def _traffic(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
@@ -198,12 +205,12 @@ def _assumed_segment(job: Job, strategies: Strategies, index: int, *, world: int
 
 @lru_cache(maxsize=1024)
 def _num_parameters(job: Job) -> int:
-    return count_parameters(job.model).total
+    return count_parameters(job.model).total + towers_elements(job.training)[0]
 
 
 def _trained(job: Job) -> dict[str, int]:
     """Parameters that are trained and stored, where these are not simply all of the model's."""
-    if job.training.adapter is None and not job.training.frozen:
+    if job.training.adapter is None and not job.training.frozen and not job.training.tower_uses:
         return {}
     found = trained_parameters(job.model, job.training)
     return {"trainable_parameters": found.trainable, "stored_parameters": found.total}

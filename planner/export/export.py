@@ -93,6 +93,9 @@ def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
         FieldNotExpressibleError: a field that matters was refused or left out.
     """
     quantities = Quantities(plan, target=target.name, version=version)
+    if quantities.peek("training.towers"):
+        why = "launch files train the text model alone; take the strategy over into a recipe of the multimodal model"
+        raise quantities.refusal("training.towers", why=why)
     launch = target.write(quantities)
     quantities.finish()
     return with_collectives(launch, plan.job.cluster.collectives, target, version)

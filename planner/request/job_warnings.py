@@ -8,6 +8,8 @@ from cost_models.job import Job, PooledJob
 def job_warnings(job: PooledJob) -> list[str]:
     """The warnings of a job, each once. `cost_models.inputs.fields.WARNINGS` explains the codes."""
     found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
+    if job.jobs[0].training.towers is not None:  # the request says what becomes of the towers
+        found = [warning for warning in found if warning != "vision-tower-ignored"]
     found += [warning for one in job.jobs for warning in one.training.warnings]
     found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in job.jobs)
     found += ["corrections-of-another-scope"] * any(one.corrections.unmatched for one in job.jobs)

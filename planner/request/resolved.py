@@ -18,6 +18,7 @@ from cost_models.specs.collectives import Collectives
 from cost_models.specs.method import Islands
 from cost_models.specs.model import LayerKind, Model
 from cost_models.specs.run import Checkpoint, Reliability
+from cost_models.specs.tower import Towers
 from cost_models.specs.training import Training
 from cost_models.units import BITS_PER_BYTE, GB, GIB, GRAMS_PER_KG, HOUR_S, KWH, MICRO, TERA
 from planner.schemas.plan_request import PlanRequest
@@ -34,12 +35,18 @@ def resolved_request(request: PlanRequest, job: PooledJob) -> Document:
         del rest["corrections"]
     cluster, trainings = job.cluster, [training_document(each.training) for each in job.jobs]
     return {
-        "model": model_document(job.jobs[0].model),
+        "model": model_document(job.jobs[0].model) | _tower_document(job),
         "cluster": pools_document(cluster) if cluster.lists_pools else cluster_document(cluster.pools[0].cluster),
         # Defaults that follow from the GPU may differ between pools. They are left out, so that each pool fills in its own again.
         "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
         **rest,
     }
+
+
+def _tower_document(job: PooledJob) -> Document:
+    """The configuration of the towers beside the model, where the job counts them."""
+    one = job.jobs[0]
+    return {"multimodal": dict(one.model.multimodal or {})} if one.training.tower_uses else {}
 
 
 def model_document(model: Model) -> Document:
@@ -53,7 +60,7 @@ def model_document(model: Model) -> Document:
             "intermediate_size", "vocab_size", "gated_mlp", "tie_word_embeddings", "norm", "norm_bias",
             "norm_weight", "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
             "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "attention_gate",
-            "activation_parameters", "mtp_num_layers",
+            "activation_parameters", "mtp_num_layers", "classes",
         )
     }  # fmt: skip
     if model.rotary_interleaved is not None:
@@ -172,8 +179,17 @@ def training_document(training: Training) -> Document:
     document = {name: getattr(training, name) for name in _TRAINING_FIELDS}
     document["adapter"] = None if training.adapter is None else _adapter_document(training.adapter)
     document["frozen"] = list(training.frozen) or None
+    document["towers"] = _towers_document(training.towers) if training.towers and training.towers.uses else None
     document["checkpoint"] = None if training.checkpoint is None else _checkpoint_document(training.checkpoint)
     return _stated(document)
+
+
+def _towers_document(towers: Towers) -> Document:
+    """Towers with every field, as they were written."""
+    states = {use.tower.sense: "trained" if use.trained else "frozen" for use in towers.uses}
+    document: Document = {sense: states.get(sense, "none") for sense in ("vision", "audio")}
+    document["projector"] = "trained" if towers.projector_trained else "frozen"
+    return _stated(document | dict(towers.given) | {"recompute": towers.recompute})
 
 
 def _adapter_document(adapter: Adapter) -> Document:

@@ -24,6 +24,7 @@ from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
+from planner.rules.towers import TOWER_RULES
 from planner.rules.violations import BITS, Violations
 from planner.rules.zero_plus import ZERO_PLUS_RULES
 
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     *ZERO_PLUS_RULES,
     *OFFLOAD_PLACE_RULES,
     *HYBRID_RULES,
+    *TOWER_RULES,
 )
 
 __all__ = [

@@ -120,6 +120,35 @@ class Provenance(ContractModel):
     pools."""
 
 
+class TowerCost(ContractModel):
+    """What one vision or audio tower is and takes."""
+
+    tower: Literal["vision", "audio"]
+    """Which tower it is."""
+    state: Literal["frozen", "trained"]
+    """Whether the encoder is trained; its projector may be trained either way."""
+    parameters: int
+    """Number of parameters of the encoder, without its projector."""
+    projector_parameters: int
+    """Number of parameters between the encoder and the text model."""
+    trainable_parameters: int
+    """Number of parameters of both that are trained."""
+    tokens_per_sequence: float
+    """Tokens of a sequence that the tower yields, on average."""
+    forward_tflops_per_image: float | None = None
+    """1e12 operations of the forward pass for one image; given for vision."""
+    forward_tflops_per_second: float | None = None
+    """1e12 operations of the forward pass for one second of sound; given for audio."""
+    placement: Literal["first-stage"]
+    """Which ranks run it: those of the first pipeline stage."""
+    split_over_tp: bool
+    """Whether tensor-parallel ranks share it; otherwise each of them runs all of it."""
+    step_s: float
+    """Seconds of a step that a rank spends on it."""
+    activations_gib: float
+    """GiB that a micro-batch saves for its backward on a rank."""
+
+
 class Evaluation(ContractModel):
     """The cost of one strategy. All numbers are null if the verdict is `invalid`."""
 
@@ -179,6 +208,8 @@ class Evaluation(ContractModel):
     """What replicas exchange; given with strategy.sync, strategy.compression and cluster.islands."""
     node_traffic: NodeTraffic | None = None
     """What nodes receive of each other in ZeRO-3; given where zero_param_shard_size or quantisation lowers it."""
+    towers: list[TowerCost] | None = None
+    """The vision and audio towers that training.towers counts; their time and memory are part of the terms of the first stage."""
     overlap_conditions: dict[Communication, OverlapCondition] | None = None
     """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
     run: Run | None = None

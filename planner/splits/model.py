@@ -76,7 +76,7 @@ def split_numbers(job: Job, rows: Strategies) -> SplitNumbers:
         first=per.first,
         last=per.last,
         mtp_again=per.mtp_again,
-        embedding=held.embedding,
+        embedding=held.embedding if held.tower is None else held.embedding + held.tower,
         head=held.head,
         head_expert=held.head_expert,
         word=held.word,

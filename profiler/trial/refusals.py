@@ -86,6 +86,7 @@ def _unlike(model: Model) -> list[Problem]:
         "a gate of attention": model.attention_gate,
         "an activation with parameters": model.activation_parameters > 0,
         "layers that predict further tokens": model.mtp_num_layers > 0,
+        "a classification head": model.classes is not None,
         "experts with a capacity, which drop tokens": model.moe is not None and model.moe.capacity_factor is not None,
     }
     hint = "Measure a model without it, or this one in its own framework."

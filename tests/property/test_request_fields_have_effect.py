@@ -82,6 +82,11 @@ CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
     "intermediate_size": 8192, "vocab_size": 32000,
 }  # fmt: skip
+VISION = {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+LLAVA = {
+    "model_type": "llava",
+    "vision_config": {**VISION, "num_hidden_layers": 24, "image_size": 336, "patch_size": 14},
+}
 
 
 def training(framework: str, **given: Any) -> Json:
@@ -199,6 +204,7 @@ ROWS: dict[str, Json] = {
     "servers": row(DENSE, {**CUSTOM, "nic_gbit_per_s": 10}, training("fsdp"), {"zero": 0, "sync": {"method": "parameter-server"}}),
     "powersgd": row(DENSE, CUSTOM, training("fsdp", total_tokens=1e9), {"zero": 0, "compression": {"kind": "powersgd"}}),
     "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11, framework_version="0.19.6"), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
+    "towers": row({**DENSE, "multimodal": LLAVA}, H100, training("fsdp", towers={"vision": "frozen"}), {"zero": 3}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
@@ -314,6 +320,8 @@ HINTS: dict[str, list[Any]] = {
     "training.framework_version": ["0.1", "0.8", "1.12"],
     "training.software_date": ["2022-06"],
     "training.global_batch_tokens": [4096 * 32],
+    "model.multimodal": [{"model_type": "llava", "vision_config": VISION}],
+    "training.towers": [{"vision": "trained"}],
     "training.adapter": [{"rank": 8}],
     "training.frozen": [["mlp"]],
     "strategy.layers_per_stage": [[3, 2, 2, 1]],

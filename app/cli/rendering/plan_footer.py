@@ -19,6 +19,7 @@ from app.plan_cells import (
 )
 from app.report.method_words import CHANGED_NOTE, changed_rows
 from app.report.run_words import duration
+from app.trained_words import tower_sentences, trained_words
 from cost_models.units import GIB
 from planner.answer.comparison import differing_knobs, listed_ranks, ties
 from planner.answer.rejections import rejections
@@ -86,25 +87,18 @@ def _corrected(response: Json) -> list[Text]:
 
 
 def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
-    """What is trained where that is not the whole model, and what this means for the MFU."""
+    """What is trained where that is not the whole model, and what this means for the MFU; what towers take."""
     found = plans[0]["evaluation"] if plans else {}
-    if found.get("trainable_parameters") is None:
-        return []
+    lines = [Text(sentence) for sentence in tower_sentences(found)]
+    if not (what := trained_words(found, request["training"])):
+        return lines
     trained, stored = found["trainable_parameters"], found["stored_parameters"]
-    training = request["training"]
-    if adapter := training.get("adapter"):
-        base = adapter.get("quantized_base", "none")
-        what = f"adapters of rank {adapter['rank']} on {', '.join(adapter['target_modules'])}"
-        what += f" beside a base in {base}" if base != "none" else " beside a frozen base"
-    else:
-        what = f"{', '.join(training['frozen'])} frozen"
     share = f"{100.0 * trained / stored:.2g} %"
-    return [
-        Text(
-            f"Trains {parameter_count(trained)} of {parameter_count(stored)} parameters ({share}): {what}. "
-            "MFU counts what is computed, and so no weight gradients of frozen weights."
-        )
-    ]
+    told = Text(
+        f"Trains {parameter_count(trained)} of {parameter_count(stored)} parameters ({share}): {what}. "
+        "MFU counts what is computed, and so no weight gradients of frozen weights."
+    )
+    return [told, *lines]
 
 
 def _changed(response: Json, most: int | None) -> list[Text]:

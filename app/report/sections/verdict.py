@@ -8,6 +8,7 @@ from app.plan_cells import degrees_above_one, parameter_count, seconds
 from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.words import gib, ranks, strategy_in_words
+from app.trained_words import tower_sentences, trained_words
 from cost_models.inputs.fields import WARNINGS
 from planner.answer.rejections import rejections
 from planner.answer.step_cost import total_gpus
@@ -90,18 +91,14 @@ def _facts(report: Report, best: PlanView) -> Iterator[tuple[str, str]]:
 
 def _trained(report: Report, best: PlanView) -> str:
     evaluation, training = best.evaluation, report.request["training"]
+    towers = " ".join(tower_sentences(evaluation))
     # Where everything is trained there is nothing to tell.
-    if evaluation.get("trainable_parameters") is None:
-        return ""
+    if not (what := trained_words(evaluation, training)):
+        return towers
     trained, stored = evaluation["trainable_parameters"], evaluation["stored_parameters"]
-    if adapter := training.get("adapter"):
-        base = adapter.get("quantized_base", "none")
-        what = f"adapters of rank {adapter['rank']} on {', '.join(adapter['target_modules'])}"
-        what += f" beside a base in {base}" if base != "none" else " beside a frozen base"
-    else:
-        what = f"{', '.join(training['frozen'])} frozen"
     counts = f"{parameter_count(trained)} of {parameter_count(stored)} parameters ({100.0 * trained / stored:.2g} %)"
-    return f"{counts}: {what}. MFU counts what is computed, and so no weight gradients of frozen weights."
+    told = f"{counts}: {what}. MFU counts what is computed, and so no weight gradients of frozen weights."
+    return f"{told} {towers}".strip()
 
 
 def _proof(response: Json) -> str:

@@ -20,7 +20,7 @@ from planner.request.resolved import layer_type
 
 NOT_IN_TRANSFORMERS: Final = frozenset({"mimo", "bailing_moe", "bailing_moe_v2", "glm4v_text", "glm4v_moe_text"})
 """Families without a causal language model of their own in transformers 5 (models/auto/modeling_auto.py)."""
-_WITHOUT_EFFECT: Final = frozenset({"name", "family", "assumed", "warnings", "distinct_kinds"})
+_WITHOUT_EFFECT: Final = frozenset({"name", "family", "assumed", "warnings", "distinct_kinds", "multimodal"})
 _COMPARED: Final = tuple(field.name for field in fields(Model) if field.name not in _WITHOUT_EFFECT)
 _CONTRACT: Final[Mapping[str, str]] = {
     "qkv_bias": "attention_bias", "attention_out_bias": "attention_bias", "layer_kinds": "layer_types",

@@ -1,0 +1,41 @@
+"""What is trained of a model where that is not simply all of it, in the words of tables and pages; and what its towers take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.plan_cells import parameter_count, seconds
+
+Json = Mapping[str, Any]
+
+
+def trained_words(evaluation: Json, training: Json) -> str:
+    """What is trained and what is frozen, as a clause; empty where everything is trained."""
+    trained, stored = evaluation.get("trainable_parameters"), evaluation.get("stored_parameters")
+    # Towers have both numbers told, whether or not any part is frozen.
+    if trained is None or stored is None or trained == stored:
+        return ""
+    towers = training.get("towers") or {}
+    frozen = list(training.get("frozen") or ())
+    frozen += [f"{sense} tower" for sense in ("vision", "audio") if towers.get(sense) == "frozen"]
+    frozen += ["projector"] * (towers.get("projector") == "frozen")
+    kept = f"{', '.join(frozen)} frozen"
+    if adapter := training.get("adapter"):
+        base = adapter.get("quantized_base", "none")
+        what = f"adapters of rank {adapter['rank']} on {', '.join(adapter['target_modules'])}"
+        what += f" beside a base in {base}" if base != "none" else " beside a frozen base"
+        return f"{what}, {kept}" if frozen else what
+    return kept
+
+
+def tower_sentences(evaluation: Json) -> list[str]:
+    """What each tower is and takes, a sentence for each; none where towers are not counted."""
+    found = []
+    for tower in evaluation.get("towers") or ():
+        size = parameter_count(tower["parameters"] + tower["projector_parameters"])
+        found.append(
+            f"The {tower['state']} {tower['tower']} tower with its projector ({size} parameters) yields "
+            f"{tower['tokens_per_sequence']:,.0f} tokens of a sequence and takes {seconds(tower['step_s'])} s of a step on the first stage."
+        )
+    return found

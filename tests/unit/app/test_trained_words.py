@@ -1,0 +1,36 @@
+"""What tables and pages say of frozen parts and of towers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.trained_words import tower_sentences, trained_words
+
+PART = {"trainable_parameters": 7_660_000_000, "stored_parameters": 8_290_000_000}
+
+
+def test_frozen_towers_are_named_with_frozen_parts() -> None:
+    towers = {"vision": "frozen", "audio": "none", "projector": "trained"}
+    assert trained_words(PART, {"towers": towers}) == "vision tower frozen"
+    both = {"frozen": ["mlp"], "towers": {**towers, "projector": "frozen"}}
+    assert trained_words(PART, both) == "mlp, vision tower, projector frozen"
+    adapter = {"rank": 8, "target_modules": ["q_proj"]}
+    said = trained_words(PART, {"adapter": adapter, "towers": towers})
+    assert said == "adapters of rank 8 on q_proj beside a frozen base, vision tower frozen"
+
+
+def test_nothing_is_said_where_everything_is_trained() -> None:
+    whole = {"trainable_parameters": 8_290_000_000, "stored_parameters": 8_290_000_000}
+    assert trained_words(whole, {"towers": {"vision": "trained", "projector": "trained"}}) == ""
+    assert trained_words({}, {}) == ""
+
+
+def test_a_tower_is_told_in_a_sentence() -> None:
+    tower: dict[str, Any] = {
+        "tower": "vision", "state": "frozen", "parameters": 632_000_000, "projector_parameters": 44_600_000,
+        "tokens_per_sequence": 4096.0, "step_s": 0.996,
+    }  # fmt: skip
+    assert tower_sentences({"towers": [tower]}) == [
+        "The frozen vision tower with its projector (677M parameters) yields 4,096 tokens of a sequence and takes 0.996 s of a step on the first stage."
+    ]
+    assert tower_sentences({}) == []
