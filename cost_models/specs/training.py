@@ -20,6 +20,7 @@ AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa", "flex"]
 ModelImpl = Literal["native", "transformers", "liger"]
 CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear", "chunked"]
 Recipe = Literal["nvidia-perf"]
+Optimizer = Literal["adam", "sgd", "adam-8bit", "adam-4bit", "adafactor", "muon", "lion", "sgd-momentum"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 EXAMPLE_TRAINING: Mapping[str, Any] = {
     "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
@@ -47,7 +48,7 @@ class Training:
     attention_kernel: AttentionKernel
     cross_entropy: CrossEntropy
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
-    optimizer: Literal["adam", "sgd", "adam-8bit"]
+    optimizer: Optimizer
     param_dtype: Dtype
     main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"]
     grad_dtype: Dtype

@@ -16,10 +16,19 @@ from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
+from cost_models.step.muon import muon_s, vectors_owned
 from cost_models.strategies.strategy import Floats, Strategies
 
-MOMENTS: Mapping[str, float] = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}
-"""Moments by optimizer; plain momentum for sgd."""
+MOMENTS: Mapping[str, float] = {
+    "adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0, "adam-4bit": 2.0, "adafactor": 0.0, "muon": 2.0, "lion": 1.0, "sgd-momentum": 1.0,
+}  # fmt: skip
+"""Moments by optimizer; plain momentum for sgd. Muon's are those of what Adam updates beside it."""
+BLOCK_STATE_BYTES: Mapping[str, float] = {"adam-8bit": 1.0, "adam-4bit": 0.5 + 4.0 / 128.0}
+"""Bytes of one moment's element where moments are held in blocks; torchao's 4-bit blocks have an fp32 scale for 128. [M-4]"""
+ADAFACTOR_BYTES = 64.0
+"""What Adafactor's chain of operators moves per fp32 element beyond reading the gradient and updating the parameter in place
+(transformers/optimization.py): its square and epsilon 16, means over rows and columns 8, their product and the gradient's 16, the
+clip's norm and division 12, the learning rate 8, the weight's own sum 4. [F-10]"""
 UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
@@ -42,12 +51,13 @@ def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
     grad, stored = BYTES_PER[t.grad_dtype], BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype]
     moments = MOMENTS[t.optimizer]
-    state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
+    state = BLOCK_STATE_BYTES.get(t.optimizer, BYTES_PER[t.optimizer_state_dtype])
     updated = main or stored
     cast = stored if main else 0.0
     # The two are kept apart because a profile measures them apart: the update is one fused kernel, while norm and
     # clip are streaming kernels like any other.
-    return 3 * grad, grad + 2 * updated + 2 * moments * state + cast
+    more = ADAFACTOR_BYTES if t.optimizer == "adafactor" else 0.0
+    return 3 * grad, grad + 2 * updated + 2 * moments * state + cast + more
 
 
 def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
@@ -71,7 +81,12 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
     clipped, updated = update_bytes_per_parameter(job)
     stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
-    moved = (clipped + updated * (stream / update)) * owned
+    matrices_s: Floats | float = 0.0
+    if job.training.optimizer == "muon":
+        matrices_s = muon_s(job, strategies)
+        moved = clipped * owned + updated * (stream / update) * vectors_owned(job, strategies)
+    else:
+        moved = (clipped + updated * (stream / update)) * owned
     tensors = job.framework.optimizer_launches_per_tensor and _held_tensors(job, strategies)
     operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
     launches = operators * job.calibration.bare_op_s.value
@@ -84,9 +99,9 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
         alone = strategies.zero == 0
         check_s = CHECK_OPERATORS * job.calibration.bare_op_s.value + HOST_SYNC_S.value
         moved = moved + np.where(alone, FLAT_STEP_BYTES * owned, 0.0)
-        return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0)
+        return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0) + matrices_s
     # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
-    return np.maximum(moved / stream, launches)
+    return np.maximum(moved / stream, launches) + matrices_s
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:

@@ -18,6 +18,7 @@ from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
 from planner.rules.offload import OFFLOAD_RULES
 from planner.rules.offload_places import OFFLOAD_PLACE_RULES
+from planner.rules.optimizers import OPTIMIZER_RULES
 from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     *REPLICA_RULES,
     *ZERO_PLUS_RULES,
     *OFFLOAD_PLACE_RULES,
+    *OPTIMIZER_RULES,
 )
 
 __all__ = [
