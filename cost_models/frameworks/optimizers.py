@@ -29,6 +29,8 @@ class OptimizerSupport:
     """ZeRO stages with which it runs."""
     zero_since: Mapping[int, str] | None = None
     """Stages that came with a later release."""
+    overlaps_whole_since: str | None = None
+    """Release from which gradients that nothing shards can be reduced beside the backward."""
     without_half: bool = False
     """It does not train in fp16."""
     takes_parts: bool = True
@@ -54,7 +56,10 @@ OPTIMIZERS: Final[Mapping[Framework, Mapping[Optimizer, OptimizerSupport]]] = {
         "adam": _ADAM, "sgd": OptimizerSupport(f"{_MEGATRON} (torch.optim.SGD with momentum)"),
         "sgd-momentum": OptimizerSupport(f"{_MEGATRON} (torch.optim.SGD with momentum)"),
         # Neither Megatron-FSDP nor torch's takes them (megatron/training/arguments.py), nor fp16 (optimizer/__init__.py).
-        "muon": OptimizerSupport("megatron/core/optimizer/muon.py, emerging_optimizers.py", "0.16", (0, 1), without_half=True),
+        "muon": OptimizerSupport(
+            "megatron/core/optimizer/muon.py, emerging_optimizers.py", "0.16", (0, 1), without_half=True,
+            overlaps_whole_since=LAYER_WISE_LAYOUT_SINCE,
+        ),
         "lion": OptimizerSupport(
             "megatron/training/arguments.py (--optimizer lion)", "0.17", (0, 1), {1: LAYER_WISE_LAYOUT_SINCE},
             without_half=True,

@@ -49,6 +49,16 @@ def _split_matrices(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.tp > 1)
 
 
+def _whole_overlapped(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero == 0) & s.overlap_grad_reduce)
+
+
+def _refuses_overlap(job: Job) -> bool:
+    support = _support(job)
+    since = None if support is None else support.overlaps_whole_since
+    return since is not None and precedes(job.training.framework_version, since)
+
+
 def _refuses_parts(job: Job) -> bool:
     support = _support(job)
     return support is not None and not support.takes_parts
@@ -107,6 +117,12 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
     Rule(
         "optimizer-unsupported", always, "{framework} trains with optimizer '{optimizer}' in bf16 or fp32, not in fp16",
         "Set precision to 'bf16'.", "megatron/core/optimizer/__init__.py", when=_refuses_half,
+    ),
+    Rule(
+        "overlap-unsupported", _whole_overlapped,
+        "{framework} {version} cannot reduce gradients beside the backward (overlap.grad_reduce) with optimizer '{optimizer}' and zero 0",
+        "Set zero to 1, or overlap.grad_reduce to false.", "megatron/training/arguments.py of 0.17 (Muon optimizer check)",
+        when=_refuses_overlap, smallest_change="overlap.grad_reduce true -> false",
     ),
     Rule(
         "optimizer-unsupported", _split_matrices,

@@ -50,6 +50,13 @@ def test_megatron_trains_with_muon_in_bf16():
     ]
 
 
+def test_plain_muon_of_megatron_reduces_behind_the_backward():
+    for version, overlaps, legal in (("0.17", True, False), ("0.17", False, True), ("0.18", True, True)):
+        job = job_of(DENSE, "megatron", num_nodes=2, optimizer="muon", framework_version=version)
+        found = reasons(job, rows_of(job, {"zero": 0, "overlap": {"grad_reduce": overlaps}}), 0)
+        assert [reason["code"] for reason in found] == ([] if legal else ["overlap-unsupported"])
+
+
 def test_torchtitans_muon_splits_no_matrix():
     assert refused("torchtitan", strategy={"tp": 2}, optimizer="muon") == [
         "torchtitan has no layout for optimizer 'muon' on matrices that tensor parallelism splits (tp 2)"
