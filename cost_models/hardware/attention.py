@@ -32,7 +32,7 @@ class AttentionTime:
 def flash_attention_s(
     *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
     d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
-    kernel: AttentionKernel, pieces: Floats | float = 1.0,
+    kernel: AttentionKernel, pieces: Floats | float = 1.0, launched: float = 1.0,
 ) -> AttentionTime:  # fmt: skip
     """Seconds of fused causal attention on one GPU; arrays are broadcast together. [F-2]
 
@@ -51,6 +51,7 @@ def flash_attention_s(
         calibration: GPU, clock, and samples if it has any.
         kernel: which generation of kernel.
         pieces: kernels over equal runs of keys, one after another, as in a ring.
+        launched: share of the launches that these sequences are charged with, where others lie in the same call.
     """
     count, q, kv, qk, v, runs = np.broadcast_arrays(
         np.multiply(sequences, heads),
@@ -62,7 +63,7 @@ def flash_attention_s(
     def priced(direction: Direction) -> Estimate:
         seconds = flash_kernel_s(
             count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
-            clocks=clocks, pieces=runs,
+            clocks=clocks, pieces=runs, launched=launched,
         )  # fmt: skip
         ratio = calibration.attention_ratio.get((kernel, direction))
         if ratio is None:

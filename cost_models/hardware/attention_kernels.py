@@ -55,7 +55,7 @@ def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | 
 def flash_kernel_s(
     count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
     window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
-    clocks: tuple[float, float], pieces: Floats | float = 1.0,
+    clocks: tuple[float, float], pieces: Floats | float = 1.0, launched: float = 1.0,
 ) -> Floats:  # fmt: skip
     """Seconds of one direction for `count` heads, on a GPU of this dense peak. [F-2]
 
@@ -74,6 +74,7 @@ def flash_kernel_s(
         peak: dense bf16 operations per second.
         clocks: sustained clock, and that of what the multiply units wait for, over the data sheet's.
         pieces: kernels over equal runs of keys, one after another, as in a ring.
+        launched: share of the launches that these sequences are charged with, where others lie in the same call.
     """
     backward = direction == "backward"
     keys = kv / pieces if window is None else np.minimum(window, kv / pieces)
@@ -83,7 +84,7 @@ def flash_kernel_s(
     share, short = flash_curve(generation, kernel, np.maximum(qk, v), backward=backward)
     speed = peak * _sustained_share(share / (1.0 + short / keys), generation, kernel, peak=peak, clocks=clocks)
     launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
-    return flops / speed + launches * KERNEL_FLOOR_S.value
+    return flops / speed + launches * KERNEL_FLOOR_S.value * launched
 
 
 def flash_curve(

@@ -28,6 +28,7 @@ from cost_models.frameworks import (
 )
 from cost_models.hints import child
 from cost_models.inputs.adapter import AdapterInput, resolve_adapter, resolve_frozen
+from cost_models.inputs.documents import DocumentLengthsInput, resolve_documents
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
 from cost_models.inputs.filling import Filling, fill_state_dtypes
 from cost_models.inputs.run import CheckpointInput
@@ -119,6 +120,9 @@ class TrainingInput(Documented):
     mean_document_length: Quantity | None = None
     """Tokens of a document on average, where sequences are packed and attention stays inside a document. Default: whole
     sequences."""
+    document_lengths: DocumentLengthsInput | None = None
+    """Lengths of packed documents: `{"mean": tokens}`, or a list of `[length, share]`, of which share tells how many of all documents
+    have the length, in any unit. Attention stays inside a document; what is longer than a sequence is cut."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     """Tokens of the whole training, which `targets.deadline_h` needs."""
     tokens_per_parameter: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -206,7 +210,15 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     problems += _unsupported(given, facts, pointer)
     if problems:
         raise InvalidInputError(problems)
+    documents, mean = resolve_documents(
+        given.document_lengths, given.mean_document_length, seq_length=given.seq_length, pointer=pointer
+    )
     filled = _filled(given, batch, facts)
+    if given.document_lengths is not None:
+        varies = ("document-lengths-vary",) if documents and len(documents) > 1 else ()
+        filled = replace(
+            filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
+        )
     if model is None:
         return filled
     adapter, at = None, child(pointer, "adapter")
@@ -304,7 +316,7 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     return problems
 
 
-_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint"}
+_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "document_lengths"}
 """Fields of the document that are no fields of a training, or are resolved by themselves."""
 
 

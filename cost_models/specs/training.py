@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
+from cost_models.specs.documents import Lengths, spans
 from cost_models.specs.run import Checkpoint
 
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
@@ -66,6 +67,9 @@ class Training:
     adapter: Adapter | None = None
     """Adapters that are trained beside a frozen base. `param_dtype` and the other types are then theirs, and the base is stored in the
     compute type or quantised."""
+    document_lengths: Lengths | None = None
+    """Lengths of packed documents, each with its share of all documents. `mean_document_length` is then the length whose attention
+    costs as much."""
     frozen: tuple[str, ...] = ()
     """Parts of the model that are not trained."""
     assumed: Mapping[str, object] = field(default_factory=dict)
@@ -75,6 +79,13 @@ class Training:
     def attended_length(self) -> float:
         """Tokens that one token's attention spans: the whole sequence, or one document where several are packed."""
         return min(self.mean_document_length or self.seq_length, float(self.seq_length))
+
+    @property
+    def attended_spans(self) -> Lengths:
+        """Lengths in which tokens see each other, in tokens, each with its share of all tokens. [F-31]"""
+        if self.document_lengths is None:
+            return ((self.attended_length, 1.0),)
+        return spans(self.document_lengths, self.seq_length)
 
     @property
     def compute_dtype(self) -> Dtype:

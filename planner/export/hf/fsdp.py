@@ -183,7 +183,9 @@ def said_types(q: Quantities, *, precisions: tuple[str, ...], why: str) -> tuple
     q.only("training.main_param_dtype", ["none"], why="the optimizer updates the parameters themselves")
     q.only("training.grad_dtype", [param], why="gradients have the type of their parameters")
     # bitsandbytes' Lion keeps fp32, as its name says, and so do Adafactor's sums.
-    state = {"adam-8bit": "fp8", "adam-4bit": "fp8", "lion": "fp32", "adafactor": "fp32"}.get(q.peek("training.optimizer"), param)
+    state = {"adam-8bit": "fp8", "adam-4bit": "fp8", "lion": "fp32", "adafactor": "fp32"}.get(
+        q.peek("training.optimizer"), param
+    )
     q.only(
         "training.optimizer_state_dtype",
         [state],

@@ -139,9 +139,7 @@ def _say_types(q: Quantities, document: dict[str, Any]) -> None:
     q.implied("training.main_param_dtype", "none", why="the stored parameter is what the optimizer updates")
     q.implied("training.grad_dtype", stored, why="autograd's gradients have the parameter's type")
     if q.peek("training.optimizer") in ("adam", "muon", "sgd-momentum"):
-        q.implied(
-            "training.optimizer_state_dtype", stored, why="torch.optim keeps its state in the parameter's type"
-        )
+        q.implied("training.optimizer_state_dtype", stored, why="torch.optim keeps its state in the parameter's type")
     else:
         q[
             "training.optimizer_state_dtype"
