@@ -23,8 +23,15 @@ NEWTON_SCHULZ_STEPS = 5.0
 """Iterations; the default of every framework."""
 _AXES = ("tp", "ep", "etp", "layout", "zero", "zero_shard_size", "dp", "cp", "pp")
 _HALF_BYTES = 2.0
+_ADDED_BYTES = 6.0
+"""What adding a matrix to a product moves per element: ATen copies it into the result, which the product reads (cuda/Blas.cpp, addmm)."""
 _LAUNCHES = 12.0
 """Operators that momentum, norm, casts and the parameter's own update take for each matrix beside the products (torch/optim/_muon.py)."""
+
+
+DTENSOR_OPERATORS, DTENSOR_COLLECTIVES, DTENSOR_LOCAL = (30.0, 28.0), (11.0, 16.0), (12.0, 32.0)
+"""Operators on DTensor in a matrix's step, collectives inside them, and local operators beyond one for each: of a tall matrix, and of
+any other, both split by rows (counted with a dispatch mode)."""
 
 
 def matrix_flops(matrices: Matrices, *, gram: bool = False) -> Floats:
@@ -60,7 +67,9 @@ def iterations_s(job: Job, matrices: Matrices, *, split: Floats | float = 1.0, g
         if np.ndim(split) == 0 and split == 1.0
         else np.where(along_short, (square - floor) / split + floor, square)
     )
-    plain = NEWTON_SCHULZ_STEPS * ((wide - floor) / split + floor + (back - floor) / split + floor + divided)
+    whole = np.where(along_short, r * r / split, r * r)
+    added = job.calibration.elementwise_s(_ADDED_BYTES * (r * c / split + whole), kernels=2.0).seconds
+    plain = NEWTON_SCHULZ_STEPS * ((wide - floor) / split + floor + (back - floor) / split + floor + divided + added)
     return np.where(r < c, 2.0 * wide + 2.0 * back + 14.0 * square, plain) if gram else plain
 
 
@@ -109,7 +118,20 @@ def _one(job: Job, rows: Strategies, each: Matrices) -> Floats:
     products = 19.0 if gram else 3.0 * NEWTON_SCHULZ_STEPS
     batched = each.is_expert and facts.batches_experts
     operators = (products + _LAUNCHES) / (each.count if batched else 1.0)
-    return np.maximum(device, operators * job.calibration.bare_op_s.value)
+    host = operators * job.calibration.bare_op_s.value
+    if tensors:
+        host = np.where(split > 1, _sharded_host_s(job, each), host)
+    return np.maximum(device, host)
+
+
+def _sharded_host_s(job: Job, each: Matrices) -> Floats:
+    """Host seconds of one matrix's operators on DTensor, by what torch 2.13 dispatches in a step of its Muon, shape (N,). [F-30]"""
+    calibration, tall = job.calibration, each.rows > each.columns
+    dispatched = calibration.host_op_s().value * calibration.wrapped_layer_ratio("tensor_parallel").value
+    return np.where(tall, DTENSOR_OPERATORS[0], DTENSOR_OPERATORS[1]) * dispatched + (
+        np.where(tall, DTENSOR_COLLECTIVES[0], DTENSOR_COLLECTIVES[1]) * calibration.collective_call_s().value
+        + np.where(tall, DTENSOR_LOCAL[0], DTENSOR_LOCAL[1]) * calibration.bare_op_s.value
+    )
 
 
 def _exchanged_s(job: Job, rows: Strategies, held: StageMatrices) -> Floats:
