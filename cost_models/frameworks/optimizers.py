@@ -133,3 +133,10 @@ def reduces_for_whole_matrices(training: Training) -> bool:
     """Whether every rank receives all reduced gradients because a rank owns whole matrices of them (Megatron's dist_muon to 0.17)."""
     whole = training.framework == "megatron" and training.optimizer in ("muon", "lion")
     return whole and precedes(training.framework_version, LAYER_WISE_LAYOUT_SINCE)
+
+
+def updates_flat_parts(training: Training) -> bool:
+    """Whether ZeRO hands the optimizer one flat part of all parameters in place of their tensors
+    (deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups).
+    """
+    return training.framework == "deepspeed"

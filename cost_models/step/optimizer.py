@@ -11,6 +11,7 @@ import numpy as np
 
 from cost_models.constants import HOST_SYNC_S, Constant
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
+from cost_models.frameworks.optimizers import updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
@@ -124,11 +125,11 @@ LOOPED = frozenset({"adafactor", "adam-4bit"})
 def _loop_s(job: Job, strategies: Strategies) -> Floats:
     """Host seconds of an optimizer that takes one tensor after another, shape (N,). [F-10]
 
-    DeepSpeed hands its optimizer flat partitions, of which there are few whatever the model.
+    Flat parts of all parameters are few, whatever the model.
     """
     t, model = job.training, job.model
     normed = 2.0 * model.num_layers / strategies.pp * (model.qk_norm != "none")
-    flat = (strategies.zero >= 1) & (t.framework == "deepspeed")
+    flat = (strategies.zero >= 1) & updates_flat_parts(t)
     tensors = np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
     if t.optimizer == "adam-4bit":
         return tensors * TORCHAO_TENSOR_S.value
