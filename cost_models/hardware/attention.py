@@ -33,6 +33,7 @@ def flash_attention_s(
     *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
     d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
     kernel: AttentionKernel, pieces: Floats | float = 1.0, causal: bool = True,
+    launched: float = 1.0,
 ) -> AttentionTime:  # fmt: skip
     """Seconds of fused causal attention on one GPU; arrays are broadcast together. [F-2]
 
@@ -52,6 +53,7 @@ def flash_attention_s(
         kernel: which generation of kernel.
         pieces: kernels over equal runs of keys, one after another, as in a ring.
         causal: whether a query sees only the keys before it, as it does not in encoders of images.
+        launched: share of the launches that these sequences are charged with, where others lie in the same call.
     """
     count, q, kv, qk, v, runs = np.broadcast_arrays(
         np.multiply(sequences, heads),
@@ -63,7 +65,7 @@ def flash_attention_s(
     def priced(direction: Direction) -> Estimate:
         seconds = flash_kernel_s(
             count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
-            clocks=clocks, pieces=runs, causal=causal,
+            clocks=clocks, pieces=runs, causal=causal, launched=launched,
         )  # fmt: skip
         ratio = calibration.attention_ratio.get((kernel, direction))
         if ratio is None:

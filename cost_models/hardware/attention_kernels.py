@@ -59,6 +59,7 @@ def flash_kernel_s(
     count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
     window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
     clocks: tuple[float, float], pieces: Floats | float = 1.0, causal: bool = True,
+    launched: float = 1.0,
 ) -> Floats:  # fmt: skip
     """Seconds of one direction for `count` heads, on a GPU of this dense peak. [F-2]
 
@@ -78,6 +79,7 @@ def flash_kernel_s(
         clocks: sustained clock, and that of what the multiply units wait for, over the data sheet's.
         pieces: kernels over equal runs of keys, one after another, as in a ring.
         causal: whether a query sees only the keys before it.
+        launched: share of the launches that these sequences are charged with, where others lie in the same call.
     """
     backward = direction == "backward"
     keys = kv / pieces if window is None else np.minimum(window, kv / pieces)
@@ -87,7 +89,7 @@ def flash_kernel_s(
     share, short = flash_curve(generation, kernel, np.maximum(qk, v), backward=backward)
     speed = peak * _sustained_share(share / (1.0 + short / keys), generation, kernel, peak=peak, clocks=clocks)
     launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
-    return flops / speed + launches * KERNEL_FLOOR_S.value
+    return flops / speed + launches * KERNEL_FLOOR_S.value * launched
 
 
 def flash_curve(

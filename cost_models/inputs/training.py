@@ -25,10 +25,11 @@ from cost_models.frameworks import (
     release_month,
     version_key,
 )
-from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.hints import child
 from cost_models.inputs.adapter import describe_adapter, refuse_for_framework, resolve_adapter, resolve_frozen
+from cost_models.inputs.documents import DocumentLengthsInput, resolve_documents
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
+from cost_models.inputs.filling import Filling, fill_state_dtypes
 from cost_models.inputs.reinforcement import refuse_reinforcement
 from cost_models.inputs.run import CheckpointInput
 from cost_models.inputs.towers import describe_towers, resolve_towers
@@ -43,6 +44,7 @@ from cost_models.specs.training import (
     Dtype,
     Framework,
     ModelImpl,
+    Optimizer,
     Precision,
     Recipe,
     Training,
@@ -87,8 +89,8 @@ class TrainingInput(Documented):
     """How the loss is computed, which decides how many bytes each logit holds. Default by framework."""
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"] | None = None
     """How fp8 products are scaled. Default by framework and GPU."""
-    optimizer: Literal["adam", "sgd", "adam-8bit"] | None = None
-    """The optimizer. Default adam."""
+    optimizer: Optimizer | None = None
+    """The optimizer. Default adam. sgd keeps momentum in Megatron alone, sgd-momentum everywhere. muon updates the matrices of the layers, and Adam embeddings, head, norms and biases; adam-8bit and adam-4bit hold both moments in blocks of 8 or 4 bits; adafactor holds sums of rows and columns; lion one moment."""
     param_dtype: Dtype | None = None
     """Type of the stored parameters. Default by framework and precision."""
     main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"] | None = None
@@ -112,6 +114,9 @@ class TrainingInput(Documented):
     mean_document_length: Quantity | None = None
     """Tokens of a document on average, where sequences are packed and attention stays inside a document. Default: whole
     sequences."""
+    document_lengths: DocumentLengthsInput | None = None
+    """Lengths of packed documents: `{"mean": tokens}`, or a list of `[length, share]`, of which share tells how many of all documents
+    have the length, in any unit. Attention stays inside a document; what is longer than a sequence is cut."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     """Tokens of the whole training, which `targets.deadline_h` needs."""
     tokens_per_parameter: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -205,7 +210,15 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     problems += _unsupported(given, facts, pointer)
     if problems:
         raise InvalidInputError(problems)
+    documents, mean = resolve_documents(
+        given.document_lengths, given.mean_document_length, seq_length=given.seq_length, pointer=pointer
+    )
     filled = _filled(given, batch, facts)
+    if given.document_lengths is not None:
+        varies = ("document-lengths-vary",) if documents and len(documents) > 1 else ()
+        filled = replace(
+            filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
+        )
     if model is None:
         return filled
     adapter, at = None, child(pointer, "adapter")
@@ -290,23 +303,9 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     return problems
 
 
-@dataclass(slots=True)
-class _Filling:
-    """The fields of a job as they are filled, and which of them the user did not give."""
-
-    values: dict[str, Any]
-    assumed: dict[str, object]
-
-    def fill(self, name: str, value: object, *, told: bool = True) -> Any:
-        """The field's value, or this one, reported unless it has no effect."""
-        if name not in self.values:
-            self.values[name] = value
-            if told:
-                self.assumed[name] = value
-        return self.values[name]
-
-
-_NOT_FILLED = {"global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers"}
+_NOT_FILLED = {
+    "global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers", "document_lengths",
+}  # fmt: skip
 """Fields of the document that are no fields of a training, or are resolved by themselves."""
 
 
@@ -314,7 +313,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     assert given.precision
     assert given.framework
     values = given.model_dump(exclude_none=True, exclude=_NOT_FILLED)
-    job = _Filling({**values, "global_batch_size": batch}, {})
+    job = Filling({**values, "global_batch_size": batch}, {})
     version, date, warnings = _release(given)
     job.fill("framework_version", version)
     job.fill("software_date", date)
@@ -325,7 +324,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     setting = Setting(given.framework, date, facts.generation, given.precision, version=version, recipe=given.recipe)
     _fill_kernels(job, setting)
     job.fill("optimizer", "adam")
-    _fill_state_dtypes(job, given.precision, given.framework)
+    fill_state_dtypes(job, given.precision, given.framework)
     if given.tokens_per_parameter is not None and facts.num_parameters is not None:
         job.fill("total_tokens", given.tokens_per_parameter * facts.num_parameters)
     for name in ("recipe", "mean_document_length", "total_tokens"):
@@ -334,7 +333,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     return Training(**job.values, checkpoint=checkpoint, assumed=job.assumed, warnings=warnings)
 
 
-def _fill_kernels(job: _Filling, setting: Setting) -> None:
+def _fill_kernels(job: Filling, setting: Setting) -> None:
     """Which kernels run: the fields whose default is one look-up."""
     impl = job.fill("transformer_impl", default_of("transformer_impl", setting))
     compiled = job.fill("compile", default_of("compile", setting))
@@ -358,25 +357,3 @@ def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
         return release_at(given.framework, given.software_date), given.software_date, ()
     version = FRAMEWORKS[given.framework].default_version
     return version, release_month(given.framework, version)[0], ()
-
-
-def _fill_state_dtypes(job: _Filling, precision: Precision, framework: Framework) -> None:
-    """Types of parameters, main parameters, gradients and optimizer states."""
-    held = FRAMEWORKS[framework].state_dtypes
-    recipe = FRAMEWORKS[framework].choices.recipes.get(job.values["recipe"]) if job.values.get("recipe") else None
-    for name, value in recipe.fields(precision).items() if recipe else ():
-        job.fill(name, value)
-    compute = precision if precision in ("bf16", "fp16", "fp32") else "bf16"
-    named = {COMPUTE: compute}
-    param = job.fill("param_dtype", named.get(held.param_dtype, held.param_dtype))
-    main = job.fill("main_param_dtype", "none" if param == "fp32" else held.main_param_dtype)
-    named[PARAM] = param
-    fp16_held = precision == "fp16" and held.fp16_gradients
-    # Shards of FSDP's gradients have the parameters' type anyway, so that who states a type means the reduction's.
-    states_grad = held.stated_grad_is_reduced and "grad_dtype" in job.values
-    grad = job.fill("grad_dtype", "fp16" if fp16_held else named.get(held.grad_dtype, held.grad_dtype))
-    named[GRAD] = grad
-    reduced = GRAD if states_grad else held.grad_reduce_dtype
-    job.fill("grad_reduce_dtype", named.get(reduced, reduced))
-    state = param if main == "none" else main
-    job.fill("optimizer_state_dtype", "fp8" if job.values["optimizer"] == "adam-8bit" else state)

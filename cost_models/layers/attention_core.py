@@ -12,8 +12,9 @@ from typing import cast
 import numpy as np
 
 from cost_models.constants import RING_MERGE_BYTES
+from cost_models.estimate import Estimate
 from cost_models.frameworks import Setting, sdpa_kernel
-from cost_models.hardware.attention import flash_attention_s, math_attention_s
+from cost_models.hardware.attention import AttentionTime, flash_attention_s, math_attention_s
 from cost_models.job import Job
 from cost_models.layers.flops import attention_head_dims
 from cost_models.specs.model import LayerKind
@@ -50,32 +51,14 @@ def running_kernel(job: Job) -> AttentionKernel:
 
 def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
     """Seconds of the attention core of one layer of this kind, per micro-batch. [F-2]"""
-    training, model = job.training, job.model
     if not kind.attends:
         nothing = np.zeros(len(rows))
         return LayerAttention(nothing, nothing, np.zeros(len(rows), np.int8))
-    document = training.attended_length
-    # Packed documents are priced as that many shorter sequences of the same tokens.
-    sequences = rows.micro_batch_size * training.seq_length / document
-    heads = model.num_attention_heads / rows.tp
-    d_qk, d_v = attention_head_dims(model)
     ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
-    if training.attention == "flash" and training.precision != "fp32":
-        time = flash_attention_s(
-            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
-            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
-            # Each of the ring's steps is a kernel over a cp-th of the keys.
-            pieces=np.where(ring, rows.cp, 1.0), causal=model.causal,
-        )  # fmt: skip
-    else:
-        precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
-        time = math_attention_s(
-            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
-            # One product is as wide as the keys and the other as the values; with the mean of both their sum is
-            # right.
-            d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
-            composed=not job.framework.fused_elementwise,
-        )  # fmt: skip
+    parts = [_span_s(job, kind, rows, ring, length, share) for length, share in job.training.attended_spans]
+    time = parts[0]
+    for part in parts[1:]:  # documents of all lengths lie in one call
+        time = AttentionTime(_added(time.forward, part.forward), _added(time.backward, part.backward))
     # One tier stands for both directions, because they are one term of the step.
     tier = np.maximum(time.forward.tier, time.backward.tier)
     merge = _merge_s(job, rows, ring) if ring.any() else np.float64(0.0)
@@ -86,6 +69,35 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
         np.broadcast_to(backward, shape),
         np.broadcast_to(tier, shape).astype(np.int8),
     )
+
+
+def _added(one: Estimate, other: Estimate) -> Estimate:
+    """Seconds of both, as well known as the worse."""
+    return Estimate(one.seconds + other.seconds, np.maximum(one.tier, other.tier))
+
+
+def _span_s(job: Job, kind: LayerKind, rows: Strategies, ring: Bools, document: float, share: float) -> AttentionTime:
+    """Seconds of the documents of one length, which hold this share of a micro-batch's tokens. [F-2] [F-31]"""
+    training, model = job.training, job.model
+    # Packed documents are priced as that many shorter sequences of the same tokens.
+    sequences = share * rows.micro_batch_size * training.seq_length / document
+    heads = model.num_attention_heads / rows.tp
+    d_qk, d_v = attention_head_dims(model)
+    if training.attention == "flash" and training.precision != "fp32":
+        return flash_attention_s(
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
+            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
+            # Each of the ring's steps is a kernel over a cp-th of the keys.
+            pieces=np.where(ring, rows.cp, 1.0), launched=share, causal=model.causal,
+        )  # fmt: skip
+    precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
+    return math_attention_s(
+        sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
+        # One product is as wide as the keys and the other as the values; with the mean of both their sum is
+        # right.
+        d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
+        composed=not job.framework.fused_elementwise,
+    )  # fmt: skip
 
 
 def _merge_s(job: Job, rows: Strategies, ring: Bools) -> Floats:

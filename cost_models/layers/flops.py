@@ -85,7 +85,10 @@ def model_flops(job: Job) -> ModelFlops:
     model, modules = job.model, float(job.mtp_num_layers)
     head = 2.0 * model.hidden_size * model.head_outputs * (1 + modules)
     by_kind = {
-        kind: attention_flops_per_token(model, kind, seq_length=job.training.attended_length)
+        kind: sum(
+            share * attention_flops_per_token(model, kind, seq_length=length)
+            for length, share in job.training.attended_spans
+        )
         for kind in model.distinct_kinds
     }
     attention, last = sum(by_kind[kind] for kind in model.layer_kinds), model.layer_kinds[-1]

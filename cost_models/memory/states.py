@@ -6,6 +6,7 @@ corresponding share of the latter, hold one copy of what is sharded. Array suffi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -19,11 +20,17 @@ from cost_models.memory.adapted import base_bytes, stored_base, trains_all
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import HOST_BUFFER_RATIO
 from cost_models.memory.drives import on_drives, uses_drives
+from cost_models.memory.shaped_states import SHAPED, shaped_states
 from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategies.strategy import Floats, Strategies
 
 _BLOCKWISE_SCALE_BYTES = 4.0 / 256.0
 """Bytes per element of the scales that bitsandbytes' 8-bit optimizers keep: one fp32 value for 256 elements."""
+
+_FOUR_BIT_SCALE_BYTES = 4.0 / 128.0
+"""Bytes per element of the scales of torchao's 4-bit optimizers: one fp32 value for 128 elements (optim/subclass_4bit.py)."""
+MOMENTS_HELD: Mapping[str, float] = {"adam": 2.0, "muon": 1.0, "lion": 1.0, "sgd-momentum": 1.0, "adafactor": 0.0}
+"""Moments of an element by optimizer, where `shaped_states` adds nothing; sgd's are a trait of the framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,9 @@ def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
     """Bytes of optimizer moments per owned parameter. [M-4]"""
     if training.optimizer == "adam-8bit":
         return 2.0 * (1.0 + _BLOCKWISE_SCALE_BYTES)
-    moments = 2 if training.optimizer == "adam" else traits.sgd_states
+    if training.optimizer == "adam-4bit":
+        return 2.0 * (0.5 + _FOUR_BIT_SCALE_BYTES)
+    moments = MOMENTS_HELD.get(training.optimizer, traits.sgd_states)
     return moments * BYTES_PER[training.optimizer_state_dtype]
 
 
@@ -137,6 +146,8 @@ def stage_states(batch: Batch) -> StageStates:
         parts["main"] = NOTHING
     parts["parameters"] = parts["parameters"] + _quantised_copies(batch, elements_KN)
     parts["gradients"] = parts["gradients"] + _gradient_extras(batch, elements_KN)
+    if job.training.optimizer in SHAPED:
+        parts |= shaped_states(batch, parts, dense_KN=dense_KN, expert_KN=elements_KN - dense_KN)
     # Frameworks that free gradients between steps have none at a step's first loss; with several micro-batches the
     # later ones find those of the earlier. Deferred reductions hold them unsharded instead, which `communication`
     # counts [M-9].

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
+from cost_models.specs.documents import Lengths, spans
 from cost_models.specs.run import Checkpoint
 from cost_models.specs.tower import Towers, TowerUse
 
@@ -21,6 +22,7 @@ AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa", "flex"]
 ModelImpl = Literal["native", "transformers", "liger"]
 CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear", "chunked"]
 Recipe = Literal["nvidia-perf"]
+Optimizer = Literal["adam", "sgd", "adam-8bit", "adam-4bit", "adafactor", "muon", "lion", "sgd-momentum"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 EXAMPLE_TRAINING: Mapping[str, Any] = {
     "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
@@ -48,7 +50,7 @@ class Training:
     attention_kernel: AttentionKernel
     cross_entropy: CrossEntropy
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
-    optimizer: Literal["adam", "sgd", "adam-8bit"]
+    optimizer: Optimizer
     param_dtype: Dtype
     main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"]
     grad_dtype: Dtype
@@ -66,6 +68,9 @@ class Training:
     adapter: Adapter | None = None
     """Adapters that are trained beside a frozen base. `param_dtype` and the other types are then theirs, and the base is stored in the
     compute type or quantised."""
+    document_lengths: Lengths | None = None
+    """Lengths of packed documents, each with its share of all documents. `mean_document_length` is then the length whose attention
+    costs as much."""
     frozen: tuple[str, ...] = ()
     """Parts of the model that are not trained."""
     towers: Towers | None = None
@@ -82,6 +87,13 @@ class Training:
     def attended_length(self) -> float:
         """Tokens that one token's attention spans: the whole sequence, or one document where several are packed."""
         return min(self.mean_document_length or self.seq_length, float(self.seq_length))
+
+    @property
+    def attended_spans(self) -> Lengths:
+        """Lengths in which tokens see each other, in tokens, each with its share of all tokens. [F-31]"""
+        if self.document_lengths is None:
+            return ((self.attended_length, 1.0),)
+        return spans(self.document_lengths, self.seq_length)
 
     @property
     def compute_dtype(self) -> Dtype:

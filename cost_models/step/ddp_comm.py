@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import BACKWARD_USABLE
+from cost_models.frameworks.optimizers import reduces_for_whole_matrices
 from cost_models.hardware.groups import StrategyPlacements, groups
 from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
@@ -159,10 +160,12 @@ def _dense_links(
 def reduces_whole(job: Job, strategies: Strategies) -> Bools:
     """Whether every rank receives all reduced gradients (an all-reduce) rather than its shard, shape (N,). [C-14]
 
-    DeepSpeed all-reduces in stage 1, and from 0.12.4 on in stage 2 as well, although each rank keeps only its own shard.
+    DeepSpeed all-reduces in stage 1, and from 0.12.4 on in stage 2 as well, although each rank keeps only its own shard; so does
+    Megatron where a rank owns whole matrices without a layout of its buffers that says so.
     """
     zero, framework = strategies.zero, job.framework
-    sharded = ((zero == 1) & framework.zero1_all_reduces) | ((zero == 2) & framework.zero2_all_reduces)
+    stage1 = framework.zero1_all_reduces or reduces_for_whole_matrices(job.training)
+    sharded = ((zero == 1) & stage1) | ((zero == 2) & framework.zero2_all_reduces)
     return np.asarray((zero == 0) | sharded)
 
 

@@ -9,17 +9,37 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cost_models.constants import HOST_SYNC_S
+from cost_models.constants import HOST_SYNC_S, Constant
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
+from cost_models.frameworks.optimizers import updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
+from cost_models.step.muon import muon_s, vectors_owned
 from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.units import MICRO
 
-MOMENTS: Mapping[str, float] = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}
-"""Moments by optimizer; plain momentum for sgd."""
+MOMENTS: Mapping[str, float] = {
+    "adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0, "adam-4bit": 2.0, "adafactor": 0.0, "muon": 2.0, "lion": 1.0, "sgd-momentum": 1.0,
+}  # fmt: skip
+"""Moments by optimizer; plain momentum for sgd. Muon's are those of what Adam updates beside it."""
+BLOCK_STATE_BYTES: Mapping[str, float] = {"adam-8bit": 1.0, "adam-4bit": 0.5 + 4.0 / 128.0}
+"""Bytes of one moment's element where moments are held in blocks; torchao's 4-bit blocks have an fp32 scale for 128. [M-4]"""
+ADAFACTOR_BYTES = 84.0
+"""What Adafactor's chain of operators moves per element of an fp32 matrix (transformers/optimization.py): root mean squares 8, square
+and epsilon 16, means over rows and columns 8, their product and the gradient's 16, the clip's division 8, the learning rate 8, sign 8,
+sum 12. [F-10]"""
+CAST_BYTES = 6.0
+"""A cast from 16 to 32 bits, or back."""
+ADAFACTOR_OPERATORS = 24.0
+"""Operators for each fp32 matrix, one after another; a vector takes eight fewer. Casts come on top. [F-10]"""
+TORCHAO_TENSOR_S = Constant(
+    500.0 * MICRO, "s", 300.0 * MICRO, 900.0 * MICRO,
+    "host seconds of torchao's compiled update of one tensor: step less forward and backward of one run with 8-bit Adam, over its 310 "
+    "tensors; 4-bit Adam 0.56 ms, 8-bit on DTensor 0.78 ms (data/measured_h200/wider_rows.jsonl)",
+)  # fmt: skip
 UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
@@ -42,11 +62,13 @@ def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
     grad, stored = BYTES_PER[t.grad_dtype], BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype]
     moments = MOMENTS[t.optimizer]
-    state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
+    state = BLOCK_STATE_BYTES.get(t.optimizer, BYTES_PER[t.optimizer_state_dtype])
     updated = main or stored
     cast = stored if main else 0.0
     # The two are kept apart because a profile measures them apart: the update is one fused kernel, while norm and
     # clip are streaming kernels like any other.
+    if t.optimizer == "adafactor":
+        return 3 * grad, ADAFACTOR_BYTES + CAST_BYTES * ((grad == 2) + 2.0 * (updated == 2)) + cast
     return 3 * grad, grad + 2 * updated + 2 * moments * state + cast
 
 
@@ -71,10 +93,17 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
     clipped, updated = update_bytes_per_parameter(job)
     stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
-    moved = (clipped + updated * (stream / update)) * owned
+    matrices_s: Floats | float = 0.0
+    if job.training.optimizer == "muon":
+        matrices_s = muon_s(job, strategies)
+        moved = clipped * owned + updated * (stream / update) * vectors_owned(job, strategies)
+    else:
+        moved = (clipped + updated * (stream / update)) * owned
     tensors = job.framework.optimizer_launches_per_tensor and _held_tensors(job, strategies)
     operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
     launches = operators * job.calibration.bare_op_s.value
+    if job.training.optimizer in LOOPED:
+        launches = launches + _loop_s(job, strategies)
     if (
         job.framework.zero0_checks_gradients
         and job.training.adapter is None
@@ -84,9 +113,29 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
         alone = strategies.zero == 0
         check_s = CHECK_OPERATORS * job.calibration.bare_op_s.value + HOST_SYNC_S.value
         moved = moved + np.where(alone, FLAT_STEP_BYTES * owned, 0.0)
-        return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0)
+        return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0) + matrices_s
     # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
-    return np.maximum(moved / stream, launches)
+    return np.maximum(moved / stream, launches) + matrices_s
+
+
+LOOPED = frozenset({"adafactor", "adam-4bit"})
+"""Optimizers that take one parameter tensor after another."""
+
+
+def _loop_s(job: Job, strategies: Strategies) -> Floats:
+    """Host seconds of an optimizer that takes one tensor after another, shape (N,). [F-10]
+
+    Flat parts of all parameters are few, whatever the model.
+    """
+    t, model = job.training, job.model
+    normed = 2.0 * model.num_layers / strategies.pp * (model.qk_norm != "none")
+    flat = (strategies.zero >= 1) & updates_flat_parts(t)
+    tensors = np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
+    if t.optimizer == "adam-4bit":
+        return tensors * TORCHAO_TENSOR_S.value
+    updated = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]
+    casts = (BYTES_PER[t.grad_dtype] == 2) + 2.0 * (updated == 2)
+    return tensors * (ADAFACTOR_OPERATORS + casts) * job.calibration.bare_op_s.value
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:

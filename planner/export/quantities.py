@@ -14,7 +14,7 @@ from cost_models.errors import NotExpressibleError
 from planner.export.launch_plan import LaunchPlan
 
 ABOUT_DATA_AND_DATES = frozenset({
-    "training.framework", "training.framework_version", "training.software_date", "training.total_tokens",
+    "training.framework", "training.framework_version", "training.software_date", "training.total_tokens", "training.document_lengths",
     "training.checkpoint", "model.name", "sync.steps_factor",
 })  # fmt: skip
 """What no launch file says: which program is launched, for how many steps, and how these are saved."""

@@ -19,6 +19,7 @@ from planner.rules.hardware import HARDWARE_RULES
 from planner.rules.hybrids import HYBRID_RULES
 from planner.rules.offload import OFFLOAD_RULES
 from planner.rules.offload_places import OFFLOAD_PLACE_RULES
+from planner.rules.optimizers import OPTIMIZER_RULES
 from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     *OFFLOAD_PLACE_RULES,
     *HYBRID_RULES,
     *TOWER_RULES,
+    *OPTIMIZER_RULES,
 )
 
 __all__ = [

@@ -56,7 +56,7 @@ def _in_bf16(job: Job) -> bool:
 
 
 def _eight_bit(job: Job) -> bool:
-    return job.training.optimizer == "adam-8bit"
+    return job.training.optimizer not in ("adam", "sgd", "sgd-momentum")
 
 
 def _activation_offload(_job: Job, s: Strategies) -> Bools:
@@ -209,7 +209,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         until="0.12.4", smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 1",
     ),
     Rule(
-        "offload-unsupported", _optimizer_offload, "optimizer 'adam-8bit' can update its state only on the GPU",
+        "offload-unsupported", _optimizer_offload, "optimizer '{optimizer}' can update its state only on the GPU",
         "Set training.optimizer to 'adam', or offload.optimizer_fraction to 0.",
         "bitsandbytes/functional.py (the blockwise 8-bit update is a CUDA kernel)", when=_eight_bit,
         smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 0",

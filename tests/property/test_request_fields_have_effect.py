@@ -307,6 +307,7 @@ HINTS: dict[str, list[Any]] = {
     "model.preset": ["llama-3.2-3b"],
     "model.hf_config": [{**CONFIG, "vocab_size": 64000}],
     "model.layer_types": [["full_attention"] * 8],
+    "training.document_lengths": [[[512, 3], [2048, 1]]],
     "model.max_position_embeddings": [8192],
     "cluster.preset": ["dgx-h200"],
     "cluster.gpu": ["A100-SXM-80GB"],

@@ -21,7 +21,10 @@ VERSION: Final = "version"
 RESHARDS: Final[Mapping[int, bool]] = {2: False, 3: True}
 """`reshard_after_forward` by ZeRO stage."""
 OPTIMIZERS: Final = Spelling(
-    "optim", "training.optimizer", {"adam": "adamw_torch_fused", "sgd": "sgd", "adam-8bit": "adamw_bnb_8bit"},
+    "optim", "training.optimizer", {
+        "adam": "adamw_torch_fused", "sgd": "sgd", "adam-8bit": "adamw_bnb_8bit", "adam-4bit": "adamw_torch_4bit", "lion": "lion_32bit",
+        "adafactor": "adafactor",
+    },
     why="transformers has no such optimizer here (OptimizerNames)",
 )  # fmt: skip
 REDUCED, DTYPE, EACH = "reduce_dtype", "dtype", "sync_each_batch"
@@ -179,11 +182,14 @@ def said_types(q: Quantities, *, precisions: tuple[str, ...], why: str) -> tuple
     )
     q.only("training.main_param_dtype", ["none"], why="the optimizer updates the parameters themselves")
     q.only("training.grad_dtype", [param], why="gradients have the type of their parameters")
-    eight = q.peek("training.optimizer") == "adam-8bit"
+    # bitsandbytes' Lion keeps fp32, as its name says, and so do Adafactor's sums.
+    state = {"adam-8bit": "fp8", "adam-4bit": "fp8", "lion": "fp32", "adafactor": "fp32"}.get(
+        q.peek("training.optimizer"), param
+    )
     q.only(
         "training.optimizer_state_dtype",
-        ["fp8" if eight else param],
-        why="the optimizer's state has its parameters' type, or 8 bits",
+        [state],
+        why="the optimizer's state has its parameters' type, fp32 or fewer bits, as its name says",
     )
     # fully_shard casts from stored fp32 to the compute type; parameters that are stored in it need no mixed precision.
     mixed = param == "fp32" and precision != "fp32"

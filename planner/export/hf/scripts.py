@@ -36,7 +36,8 @@ def _also_needed(q: Quantities, target: str, base: str) -> tuple[str, ...]:
         "FlashAttention 3 (flash_attn_interface, built from its repository)": kernel == "fa3",
         "liger-kernel": liger,
         "peft": q.peek("training.adapter") is not None,
-        "bitsandbytes": base != "none" or q.peek("training.optimizer") == "adam-8bit",
+        "bitsandbytes": base != "none" or q.peek("training.optimizer") in ("adam-8bit", "lion"),
+        "torchao": q.peek("training.optimizer") == "adam-4bit",
     }
     names = [name for name, is_needed in needed.items() if is_needed]
     return (f"This plan also needs {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}.",) if names else ()

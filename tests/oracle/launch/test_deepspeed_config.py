@@ -41,6 +41,7 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"overlap": {"grad_reduce": False, "param_gather": False}}, {}),
     ({"zero": 1, "pp": 4}, {}),
     ({"zero": 2, "tp": 2}, {}),
+    ({"zero": 2}, {"optimizer": "muon"}),
 ]
 
 

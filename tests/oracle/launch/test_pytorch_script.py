@@ -49,7 +49,8 @@ MIXTURE = {
 )
 def test_two_processes_train_two_steps(impl: str, strategy: dict[str, Any], tmp_path: Path):
     model, impl = (MIXTURE, "transformers") if impl == "experts" else (TINY, impl)
-    training = {"seq_length": 32, "model_impl": impl, "grad_reduce_dtype": "fp32"}
+    optimizer = "muon" if impl == "native" else "adam"
+    training = {"seq_length": 32, "model_impl": impl, "grad_reduce_dtype": "fp32", "optimizer": optimizer}
     row = row_of("fsdp", model=model, nodes=1, batch=4, training=training, **strategy)
     quantities, launch = exported(TARGET, row)
     for file in launch.files:

@@ -47,8 +47,13 @@ STATES: Final = "bf16.bf16_optimizer_states"
 MASTERS_SINCE: Final = "0.19"
 """The key is in precision_config.py of 0.19.8; which 0.18 brought it was not looked up, so that 0.18 is refused."""
 GRADIENTS, REDUCTION = "data_types.grad_accum_dtype", "communication_data_type"
-OPTIMIZERS: Final = {"adam": "AdamW", "sgd": "SGD"}
+OPTIMIZERS: Final = {"adam": "AdamW", "sgd": "SGD", "sgd-momentum": "SGD", "lion": "Lion", "muon": "Muon"}
 """runtime/engine.py (_configure_basic_optimizer); other names are looked up in torch.optim."""
+MOMENTUM: Final = "optimizer.params.momentum"
+MOMENTA: Final = {"sgd-momentum": 0.9, "muon": 0.95}
+"""Momentum that a file says of SGD, which has none by itself, and of Muon, whose default this is."""
+SCATTER: Final = "zero_optimization.reduce_scatter"
+"""Muon needs whole gradients, so that DeepSpeed refuses it beside scattered ones (runtime/zero/stage3.py)."""
 ONEBIT: Final = {"onebit": ("OneBitAdam", "freeze_step"), "zero-one": ("ZeroOneAdam", "var_freeze_step")}
 """Optimizers that exchange signs, by compression.kind, with the parameter that says when they begin (runtime/fp16/onebit)."""
 LOCAL_STEPS: Final = "local_step_clipper"

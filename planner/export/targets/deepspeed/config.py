@@ -109,7 +109,9 @@ def _say_types(q: Quantities, config: dict[str, Any], release: str) -> None:
 
 
 def _say_optimizer(q: Quantities, config: dict[str, Any]) -> None:
-    optimizer = q.only("training.optimizer", ["adam", "sgd", "adam-8bit"], why="it has no such optimizer")
+    optimizer = q.only(
+        "training.optimizer", [*keys.OPTIMIZERS, "adam-8bit"], why="the launch's script hands over no such optimizer"
+    )
     # bitsandbytes' optimizer is an object that the script makes, so that the file names none.
     kind = q["compression.kind"]
     if kind in keys.ONEBIT:
@@ -127,6 +129,10 @@ def _say_optimizer(q: Quantities, config: dict[str, Any]) -> None:
     elif optimizer in keys.OPTIMIZERS:
         put(config, keys.OPTIMIZER, keys.OPTIMIZERS[optimizer])
         put(config, keys.OPTIMIZER_PARAMETERS, {"lr": 1e-5})
+    if optimizer in keys.MOMENTA:
+        put(config, keys.MOMENTUM, keys.MOMENTA[optimizer])
+    if optimizer == "muon":
+        put(config, keys.SCATTER, False)
     if optimizer != "adam":
         config[keys.SUPPORT] = (
             True  # ZeRO refuses an optimizer that it does not list (zero/utils.py) unless it is told to take it

@@ -112,10 +112,17 @@ def _read_ahead(settings: Settings, found: dict[str, Any]) -> None:
 def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:
     # Adam is AdamW in DeepSpeed unless adam_w_mode says otherwise; both keep the same state (runtime/engine.py).
     named = peeked(settings, keys.OPTIMIZER)
-    words = {"adam": "adam", "adamw": "adam", "sgd": "sgd"}
+    words = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
     if isinstance(named, str) and named.lower() in words:
         settings.take(keys.OPTIMIZER, "training.optimizer")
         found["training.optimizer"] = words[named.lower()]
+        momentum = peeked(settings, keys.MOMENTUM)
+        if isinstance(momentum, int | float) and named.lower() in ("sgd", "muon"):
+            settings.take(keys.MOMENTUM, "training.optimizer")
+            if named.lower() == "sgd" and momentum:
+                found["training.optimizer"] = "sgd-momentum"
+        if named.lower() == "muon" and peeked(settings, keys.SCATTER) is False:
+            settings.take(keys.SCATTER, "training.optimizer")
     elif kind := next((kind for kind, (name, _) in keys.ONEBIT.items() if name == named), None):
         settings.take(keys.OPTIMIZER, "training.optimizer", "compression.kind")
         found["training.optimizer"], found["compression.kind"] = "adam", kind

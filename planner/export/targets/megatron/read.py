@@ -36,7 +36,7 @@ READABLE: Mapping[str, Collection[str]] = {
     "main_params_dtype": {"fp32", "fp16"}, "megatron_fsdp_main_grads_dtype": _FSDP_DTYPES,
     "megatron_fsdp_grad_comm_dtype": _FSDP_DTYPES, "cuda_graph_impl": {"none", "local", "transformer_engine", "full_iteration"},
     "transformer_impl": {"local", "transformer_engine"}, "fp8_recipe": FP8_FORMATS, "fp8": {"e4m3", "hybrid"}, "fp4": {"e2m1"},
-    "fp4_recipe": {"nvfp4"}, "optimizer": {"adam", "sgd"}, "moe_token_dispatcher_type": {"allgather", "alltoall", "flex"},
+    "fp4_recipe": {"nvfp4"}, "optimizer": {"adam", "sgd", "muon", "dist_muon", "lion"}, "moe_token_dispatcher_type": {"allgather", "alltoall", "flex"},
     "moe_flex_dispatcher_backend": {"deepep", "hybridep"},
 }  # fmt: skip
 """The values of texts that a row has a word for; others stay unknown."""

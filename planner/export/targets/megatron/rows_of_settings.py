@@ -53,7 +53,7 @@ def _zero(values: Values) -> int:
     if _of(values, "use_megatron_fsdp"):
         # The default since 0.18, and what every recipe says.
         return _ZERO.get(values.get("data_parallel_sharding_strategy", "optim_grads_params"), 3)
-    return int(_of(values, "use_distributed_optimizer"))
+    return int(_of(values, "use_distributed_optimizer") or _of(values, "optimizer") == "dist_muon")
 
 
 def _layers_per_stage(values: Values, pp: int) -> list[int] | None:
@@ -148,7 +148,7 @@ def training_row(values: Values) -> Part:
         "param_dtype": "fp8" if values.get("fp8_param_gather") else compute, **_gradients(values, compute),
         "main_param_dtype": "none" if precision == "fp32" else _of(values, "main_params_dtype"),
         "optimizer_state_dtype": state if state == values.get("exp_avg_sq_dtype", "fp32") else None,
-        "optimizer": _of(values, "optimizer"), "transformer_impl": "local" if local else "transformer-engine",
+        "optimizer": _of(values, "optimizer").removeprefix("dist_"), "transformer_impl": "local" if local else "transformer-engine",
         "attention": "math" if local else attention, "attention_kernel": None if local else kernel, "cross_entropy": loss,
         "dropout": dropout[0] if dropout[0] == dropout[1] else None, "cuda_graphs": _graphs(values),
     })  # fmt: skip

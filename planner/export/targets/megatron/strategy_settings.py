@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cost_models.frameworks.optimizers import LAYER_WISE_LAYOUT_SINCE
 from cost_models.frameworks.releases import precedes
 from planner.export.quantities import Quantities
 from planner.export.targets.megatron.layout import pipeline_layout
@@ -12,6 +13,15 @@ SHARDING = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
 CP_COMMS = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 """Transformer Engine's spelling, to which Megatron hands the value on."""
 _ONE_PLACE = "Megatron Core has no setting for it"
+
+
+def owns_matrices(q: Quantities) -> bool:
+    """Whether the optimizer's name says that its state is sharded by whole matrices, in place of --use-distributed-optimizer.
+
+    Core 0.18 takes the option for it; Bridge's recipes go on with the name (recipes/utils/optimizer_utils.py of 0.3 to 0.6).
+    """
+    named = q.target == "megatron-bridge" or precedes(q.release, LAYER_WISE_LAYOUT_SINCE)
+    return q.peek("training.optimizer") == "muon" and q.peek("zero") == 1 and named
 
 
 def said_elsewhere(q: Quantities, *fields: str) -> None:
@@ -66,7 +76,7 @@ def _states(q: Quantities) -> Values:
     q.implied(
         "grad_sync", "each" if zero >= 2 else "last", why="Megatron-FSDP reduces each micro-batch, the others the last"
     )
-    found: Values = {"use_distributed_optimizer": zero >= 1}
+    found: Values = {"use_distributed_optimizer": zero >= 1 and not owns_matrices(q)}
     if zero >= 2:
         found |= {
             "use_megatron_fsdp": True, "data_parallel_sharding_strategy": SHARDING[zero], "ckpt_format": "fsdp_dtensor",

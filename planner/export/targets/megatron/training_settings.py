@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.frameworks.releases import precedes
 from planner.export.quantities import Quantities
 from planner.export.targets.megatron.names import Values
-from planner.export.targets.megatron.strategy_settings import said_elsewhere
+from planner.export.targets.megatron.strategy_settings import owns_matrices, said_elsewhere
 
 FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 """The number format of each recipe, as NVIDIA's recipes pair them (Megatron-Bridge, training/mixed_precision.py)."""
@@ -13,6 +13,10 @@ TE_LOSS_UNTIL = "0.19"
 """megatron/training/arguments.py of 0.19 refuses --cross-entropy-fusion-impl te; 0.17 and 0.18 take it."""
 FSDP_DTYPES_SINCE = "0.17"
 """--megatron-fsdp-main-grads-dtype and its like; before, Megatron-FSDP holds gradients as --accumulate-allreduce-grads-in-fp32 says."""
+OPTIMIZERS = {"adam": "adam", "sgd": "sgd", "sgd-momentum": "sgd", "muon": "muon", "lion": "lion"}
+"""--optimizer by ours; its SGD keeps momentum in either case."""
+_NOT_ON = {"nemo": ("muon", "lion"), "megatron-bridge": ("lion",)}
+"""Optimizers that a front end does not set up (NeMo: lightning/pytorch/optim/megatron.py; Bridge: training/optim.py)."""
 _IMPLEMENTATIONS = {"transformer-engine": "transformer_engine", "local": "local"}
 
 
@@ -69,9 +73,9 @@ def _gradients(q: Quantities) -> Values:
 
 
 def _optimizer(q: Quantities) -> Values:
-    found: Values = {
-        "optimizer": q.only("training.optimizer", ["adam", "sgd"], why="Megatron Core has no such optimizer")
-    }
+    known = [name for name in OPTIMIZERS if name not in _NOT_ON.get(q.target, ())]
+    optimizer = q.only("training.optimizer", known, why=f"{q.target} has no such optimizer")
+    found: Values = {"optimizer": f"dist_{optimizer}" if owns_matrices(q) else OPTIMIZERS[optimizer]}
     full = "none" if q.peek("training.precision") == "fp32" else "fp32"
     main, state = q["training.main_param_dtype"], q["training.optimizer_state_dtype"]
     if main == full and state == "fp32":

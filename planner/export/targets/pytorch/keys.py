@@ -39,7 +39,10 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("batch.global_batch_size", "training.global_batch_size"),
     Spelling("precision.parameters", "training.param_dtype", DTYPES, "the script stores parameters in fp32, bf16 or fp16"),
     Spelling("precision.reduce", "training.grad_reduce_dtype", DTYPES, "the script reduces gradients in fp32, bf16 or fp16", idle="float32"),
-    Spelling("optimizer", "training.optimizer", {"adam": "adamw", "sgd": "sgd", "adam-8bit": "adamw-8bit"}, f"{_ONE_LOOP} optimizer"),
+    Spelling("optimizer", "training.optimizer", {
+        "adam": "adamw", "sgd": "sgd", "adam-8bit": "adamw-8bit", "adam-4bit": "adamw-4bit", "sgd-momentum": "sgd-momentum", "muon": "muon",
+        "adafactor": "adafactor",
+    }, f"{_ONE_LOOP} optimizer"),
     # "linear" is Liger's loss, which never holds the logits; the model computes it from the labels.
     Spelling("loss", "training.cross_entropy", {"unfused": "unfused", "compiled": "compiled", "linear": "linear"}, f"{_ONE_LOOP} loss"),
     Spelling("compile", "training.compile", {True: True, False: False}),

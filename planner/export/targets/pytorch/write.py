@@ -46,7 +46,7 @@ def write(quantities: Quantities) -> Launch:
             if implementation == "transformers"
             else "transformers and liger-kernel must be installed."
         )
-    if document["precision"]["float8"] or document["optimizer"] == "adamw-8bit":
+    if document["precision"]["float8"] or document["optimizer"] in ("adamw-8bit", "adamw-4bit"):
         notes.append("torchao must be installed.")
     return Launch(
         files=tuple(written_files),
@@ -138,10 +138,8 @@ def _say_types(q: Quantities, document: dict[str, Any]) -> None:
     stored = q.peek("training.param_dtype")
     q.implied("training.main_param_dtype", "none", why="the stored parameter is what the optimizer updates")
     q.implied("training.grad_dtype", stored, why="autograd's gradients have the parameter's type")
-    if q.peek("training.optimizer") == "adam":
-        q.implied(
-            "training.optimizer_state_dtype", stored, why="torch.optim.AdamW keeps its state in the parameter's type"
-        )
+    if q.peek("training.optimizer") in ("adam", "muon", "sgd-momentum"):
+        q.implied("training.optimizer_state_dtype", stored, why="torch.optim keeps its state in the parameter's type")
     else:
         q[
             "training.optimizer_state_dtype"

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from builders import UNIT_GPU, dense_model, job_of, row_of, with_experts
+from builders import UNIT_GPU, dense_model, job_of, row_of, tiny_model, with_experts
 from cost_models.step.optimizer import (
     accumulation_s,
     optimizer_s,
@@ -144,3 +144,13 @@ def test_what_the_host_updates_is_not_updated_on_the_gpu() -> None:
     batch = row_of(asked, zero=1, offload={"optimizer_fraction": 0.5})
     on_gpu = optimizer_s(asked, batch, dense=size(1e12), expert=size(0.0))
     assert on_gpu[0] == pytest.approx(1e12 / 32 / 2 * 42 / RATE)
+
+
+@pytest.mark.parametrize(("optimizer", "each_s"), [("adafactor", 24.0), ("adam-4bit", None)])
+def test_small_tensors_wait_for_the_loop_over_them(optimizer: str, each_s: float | None):
+    # Two layers of four projections, three of the MLP and two norms, in a model so small that the host decides.
+    made = job_of(tiny_model(num_layers=2), "fsdp", optimizer=optimizer, param_dtype="fp32")
+    bare_s = made.calibration.bare_op_s.value
+    one_s = 500e-6 if each_s is None else each_s * bare_s
+    found = optimizer_s(made, row_of(made, zero=0), dense=np.ones(1), expert=np.zeros(1))[0]
+    assert found == pytest.approx(2 * 9 * one_s + made.framework.optimizer_launches * bare_s)

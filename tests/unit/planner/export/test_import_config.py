@@ -78,7 +78,7 @@ def test_a_degree_that_only_a_shell_could_tell_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        ("--optimizer muon", "/training/optimizer"),
+        ("--optimizer soap", "/training/optimizer"),
         ("--recompute-granularity some", "/strategy/recompute"),
         ("--position-embedding-type mrope", "/model/position_embedding"),
         ("--fp8-format $FMT", "/training/precision"),

@@ -110,6 +110,13 @@ PAIRS: tuple[Pair, ...] = (
      ["recompute-unsupported"]),
     ("torchtitan", "0.2.9", "0.3", DENSE, {}, {"recompute": "full", "recompute_num_layers": 12},
      ["recompute-unsupported"], ["recompute-unsupported"]),
+    # Optimizers beside Adam.
+    ("megatron", "0.15.9", "0.16", DENSE, {"optimizer": "muon"}, {}, ["optimizer-unsupported"], []),
+    ("megatron", "0.16.9", "0.17", DENSE, {"optimizer": "lion"}, {"zero": 0}, ["optimizer-unsupported"], []),
+    ("deepspeed", "0.11.9", "0.12", DENSE, {"optimizer": "lion"}, {"zero": 2}, ["optimizer-unsupported"], []),
+    ("deepspeed", "0.17.9", "0.18", DENSE, {"optimizer": "muon"}, {"zero": 2}, ["optimizer-unsupported"], []),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {"optimizer": "muon"}, {}, ["optimizer-unsupported"], []),
+    ("fsdp", "2.8.9", "2.9", DENSE, {"optimizer": "muon"}, {}, ["optimizer-unsupported"], []),
 )  # fmt: skip
 
 

@@ -32,6 +32,9 @@ BY_DEEPSPEED_ALONE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"zero": 1, "pp": 4, "recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 2}, {}),
     ({"zero": 2, "tp": 2, "overlap": {"tp_comm": True}}, {}),
     ({"cp": 2, "recompute": "full"}, {}),
+    ({"zero": 2}, {"optimizer": "muon"}),
+    ({"zero": 2}, {"optimizer": "lion"}),
+    ({"zero": 1}, {"optimizer": "sgd-momentum"}),
 ]
 OF_FSDP: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
@@ -43,6 +46,9 @@ OF_FSDP: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"recompute": "full"}, {"adapter": {"rank": 8, "quantized_base": "nf4", "target_modules": ["q_proj", "v_proj"]}}),
     ({"zero": 0}, {"precision": "fp32"}),
+    ({"zero": 0}, {"optimizer": "adafactor"}),
+    ({}, {"optimizer": "adam-4bit"}),
+    ({}, {"optimizer": "lion"}),
     ({}, {"attention_kernel": "fa2", "mean_document_length": 512.0, "model_impl": "liger", "optimizer": "adam-8bit"}),
 ]
 BY_ACCELERATE_ALONE: list[tuple[dict[str, Any], dict[str, Any]]] = [

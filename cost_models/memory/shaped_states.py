@@ -1,0 +1,120 @@
+"""State of optimizers that tell matrices from vectors: Muon's moments, and Adafactor's sums of rows and columns. [M-50] [M-51]
+
+Array suffixes: K slots, N strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cost_models.frameworks.optimizers import muon_facts
+from cost_models.layers.weight_matrices import StageMatrices, stage_matrices
+from cost_models.memory.batch import NOTHING, Batch
+from cost_models.specs.training import BYTES_PER
+from cost_models.strategies.strategy import Floats, Strategies
+
+SHAPED = frozenset({"muon", "adafactor"})
+"""Optimizers whose state follows from shapes."""
+_ITERATION_BYTES = 8.0
+"""Of the largest matrix, per element: the update in fp32, its bf16 copy, and the next iteration's result (torch/optim/_muon.py)."""
+_SQUARE_BYTES = 4.0
+"""Of its shorter side squared: X X' and its polynomial in bf16."""
+_FACTORED_BYTES = 12.0
+"""Adafactor's temporaries of one tensor per element: its square, the same with epsilon, and the update, in fp32."""
+
+
+def shaped_states(
+    batch: Batch, parts: Mapping[str, Floats], *, dense_KN: Floats, expert_KN: Floats
+) -> dict[str, Floats]:
+    """The parts of a stage's state that follow from the shapes of its tensors, in bytes, shape (K, N). [M-50] [M-51]
+
+    Args:
+        batch: strategies and what their stages hold.
+        parts: bytes of a stage's state by part as if every tensor were a vector.
+        dense_KN: dense elements of a rank before sharding.
+        expert_KN: its routed-expert elements.
+    """
+    if batch.job.training.optimizer == "adafactor":
+        return _factored(batch, parts, dense_KN, expert_KN)
+    return _muon(batch, parts, dense_KN, expert_KN)
+
+
+def _shards(strategies: Strategies) -> tuple[Floats, Floats]:
+    sharded = strategies.zero >= 1
+    return np.where(sharded, strategies.zero_shard_size, 1.0), np.where(sharded, strategies.expert_shard_size, 1.0)
+
+
+def _vectors(held: StageMatrices, dense_KN: Floats) -> Floats:
+    """Dense elements that stand in no matrix of a layer."""
+    return np.maximum(dense_KN - held.total([np.where(each.is_expert, 0.0, each.elements) for each in held.kinds]), 0.0)
+
+
+def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
+    """One moment of matrices, two of the rest, and whole matrices where ranks own such. [M-50]"""
+    job, strategies, training = batch.job, batch.strategies, batch.job.training
+    held = stage_matrices(job, strategies)
+    elements = [each.elements for each in held.kinds]
+    dense, expert = _shards(strategies)
+    vectors_KN = _vectors(held, dense_KN)
+    even_KN = (dense_KN - vectors_KN) / dense + expert_KN / expert
+    state, main = BYTES_PER[training.optimizer_state_dtype], BYTES_PER[training.main_param_dtype]
+    moment_KN, more, facts = state * even_KN, {}, muon_facts(training)
+    if "owned" in facts.spread.values():
+        extra_KN = held.fullest(elements, shards=dense, is_expert=False) - (dense_KN - vectors_KN) / dense
+        extra_expert_KN = held.fullest(elements, shards=expert, is_expert=True) - expert_KN / expert
+        moment_KN = moment_KN + state * (extra_KN + extra_expert_KN)
+        if facts.holds(facts.padded_since, training.framework_version):
+            more = _padded(
+                batch, parts, np.where(strategies.zero == 1, extra_KN * dense + extra_expert_KN * expert, 0.0)
+            )
+        if main:
+            more["main"] = parts["main"] + main * (extra_KN + extra_expert_KN)
+    repeated = [zero for zero, spread in facts.spread.items() if spread == "repeated"]
+    if repeated:
+        largest = np.max(np.stack(elements), axis=0)
+        copies = 2.0 if facts.holds(facts.staged_since, training.framework_version) else 1.0
+        # The parts of a rank begin and end in the middle of matrices, whose momentum it holds whole, in the gradients' type.
+        again_KN = copies * BYTES_PER[training.grad_dtype] * np.minimum(even_KN + largest, even_KN * dense)
+        moment_KN = np.where(np.isin(strategies.zero, repeated), again_KN, moment_KN)
+    largest = np.max(
+        np.stack([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds]), axis=0
+    )
+    return {
+        **more,
+        "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,
+        "step": parts["step"] + largest,
+    }
+
+
+def _padded(batch: Batch, parts: Mapping[str, Floats], padding_KN: Floats) -> dict[str, Floats]:
+    """Gradients and parameters in buffers of as many equal parts as ranks, each as long as the fullest one's matrices. [M-50]"""
+    training = batch.job.training
+    return {
+        "gradients": parts["gradients"] + BYTES_PER[training.grad_dtype] * padding_KN,
+        "parameters": parts["parameters"] + BYTES_PER[training.param_dtype] * padding_KN,
+    }
+
+
+def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
+    """Sums of rows and columns of matrices, one moment of vectors; flat shards of matrices are vectors. [M-51]"""
+    job, strategies = batch.job, batch.strategies
+    held, state = stage_matrices(job, strategies), BYTES_PER[job.training.optimizer_state_dtype]
+    dense, expert = _shards(strategies)
+    flat_KN = state * (dense_KN / dense + expert_KN / expert)
+    h = float(job.model.hidden_size)
+    embedding_KN, head_KN = batch.end_words
+    words_KN = embedding_KN + head_KN
+    sums_KN = (
+        held.total([each.rows + each.columns for each in held.kinds])
+        + words_KN / h
+        + h * ((embedding_KN > 0) * 1.0 + (head_KN > 0))
+    )
+    vectors_KN = np.maximum(_vectors(held, dense_KN) - words_KN, 0.0)
+    largest = np.maximum(np.max(np.stack([each.elements for each in held.kinds]), axis=0), batch.table.word)
+    temporary = np.where(strategies.zero == 0, _FACTORED_BYTES * largest, NOTHING)
+    return {
+        "optimizer": np.where(strategies.zero == 0, state * (sums_KN + vectors_KN), flat_KN),
+        "step": parts["step"] + temporary,
+    }
