@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import commit, machine_description
-from benchmarks.wider_runs.cases import CASES, HYBRIDS, Case, tiny
+from benchmarks.wider_runs.cases import CASES, Case, tiny
 
 _ROOT = Path(__file__).parents[1]
 _STARTS_S = 25.0
@@ -65,17 +65,16 @@ def main() -> None:
     running: list[Started] = []
     free = set(range(gpus))
     while waiting or running:
-        while waiting and time.monotonic() < end_at - _STARTS_S:
-            needs = waiting[0]["gpus"] or gpus
-            hybrid = waiting[0]["name"] in {each["name"] for each in HYBRIDS}
-            if needs > len(free) or (hybrid and builder is not None and builder.poll() is None):
-                break
-            if hybrid and builder is not None:
-                _install(arguments.build, arguments.site)
-                builder = None
-            chosen = tuple(sorted(free)[:needs])
-            free -= set(chosen)
-            running.append(_start(waiting.pop(0), chosen))
+        if builder is not None and builder.poll() is not None:
+            _install(arguments.build, arguments.site)
+            builder = None
+        while time.monotonic() < end_at - _STARTS_S and (
+            chosen := _next(waiting, len(free), gpus, compiled=builder is None)
+        ):
+            waiting.remove(chosen)
+            held = tuple(sorted(free)[: chosen["gpus"] or gpus])
+            free -= set(held)
+            running.append(_start(chosen, held))
         if waiting and time.monotonic() >= end_at - _STARTS_S:
             results += [{"case": each, "status": "not started"} for each in waiting]
             waiting = []
@@ -92,6 +91,12 @@ def main() -> None:
 
 def _wanted(case: Case, only: list[str]) -> bool:
     return not only or any(text in f"{case['name']} {case['model']}" for text in only)
+
+
+def _next(waiting: list[Case], free: int, gpus: int, *, compiled: bool) -> Case | None:
+    """The first case that does not wait for a kernel, where enough GPUs are free for it."""
+    first = next((each for each in waiting if compiled or not each["compiled"]), None)
+    return first if first is not None and (first["gpus"] or gpus) <= free else None
 
 
 def _gpus() -> int:
