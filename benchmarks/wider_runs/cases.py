@@ -110,18 +110,19 @@ HYBRIDS: tuple[Case, ...] = (
 )
 ALL_GPUS: tuple[Case, ...] = (
     _case("adamw fsdp2", "qwen3-1.7b", "fsdp2"),
-    _case("muon fsdp2, whole matrices on ranks", "qwen3-1.7b", "fsdp2", "muon-packed"),
+    _case("muon fsdp2, sharded matrices", "qwen3-1.7b", "fsdp2", "muon"),
     _case("adam-8bit fsdp2, torchao", "qwen3-1.7b", "fsdp2", "adam-8bit-torchao", limit_s=110),
     _case("vision tower frozen fsdp2", "qwen3-vl-2b", "fsdp2", towers="frozen", **_IMAGES),
     _case("vision tower trained fsdp2", "qwen3-vl-2b", "fsdp2", towers="trained", **_IMAGES),
     _case("gated delta net fsdp2", "qwen3.5-2b", "fsdp2", limit_s=110),
+    _case("muon fsdp2, whole matrices on ranks", "qwen3-1.7b", "fsdp2", "muon-packed"),
     _case("Mamba-2 fsdp2", "granite-4.0-h-micro", "fsdp2", limit_s=110),
-    _case("muon fsdp2, sharded matrices", "qwen3-1.7b", "fsdp2", "muon"),
 )
 LAST: tuple[Case, ...] = (
     _case("muon bf16, 3B", "llama-3.2-3b", "bf16", "muon"),
     _case("adam-4bit bf16, torchao", "qwen3-1.7b", "bf16", "adam-4bit-torchao", limit_s=110),
     _case("adafactor bf16", "qwen3-1.7b", "bf16", "adafactor"),
+    _case("lion bf16, bitsandbytes", "qwen3-1.7b", "bf16", "lion"),
     _case("sgd-momentum bf16", "qwen3-1.7b", "bf16", "sgd-momentum"),
 )
 CASES: tuple[Case, ...] = (*FIRST, *HYBRIDS, *ALL_GPUS, *LAST)

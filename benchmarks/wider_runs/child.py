@@ -25,7 +25,7 @@ from benchmarks.wider_runs.cases import MODELS, Case
 from benchmarks.wider_runs.inputs import batch, register_varlen
 from benchmarks.wider_runs.optimizers import optimizers, state_bytes
 
-WARM_UP, MEASURED, PHASED = 5, 12, 4
+WARM_UP, MEASURED, PHASED = 4, 12, 3
 """Steps before the measured ones, measured ones, and ones after them that stop between backward and update."""
 _PACKAGES = ("torch", "transformers", "triton", "bitsandbytes", "torchao", "flash-linear-attention")
 

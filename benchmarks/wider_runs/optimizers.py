@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers.optimization import Adafactor
 
 RATE = 1e-5
 """Small, so that bf16 stays finite for as many steps as one likes; it moves no time."""
@@ -66,8 +67,11 @@ def _adamw(parameters: list[Tensor]) -> Any:
     return torch.optim.AdamW(parameters, lr=RATE, fused=True)
 
 
-def _bitsandbytes(parameters: list[Tensor]) -> Any:
-    return import_module("bitsandbytes").optim.AdamW8bit(parameters, lr=RATE)
+def _bitsandbytes(name: str) -> Callable[[list[Tensor]], Any]:
+    def make(parameters: list[Tensor]) -> Any:
+        return getattr(import_module("bitsandbytes").optim, name)(parameters, lr=RATE)
+
+    return make
 
 
 def _torchao(name: str) -> Callable[[list[Tensor]], Any]:
@@ -79,10 +83,11 @@ def _torchao(name: str) -> Callable[[list[Tensor]], Any]:
 
 _SINGLE: dict[str, Callable[[list[Tensor]], Any]] = {
     "adamw": _adamw,
-    "adam-8bit-bitsandbytes": _bitsandbytes,
+    "adam-8bit-bitsandbytes": _bitsandbytes("AdamW8bit"),
     "adam-8bit-torchao": _torchao("AdamW8bit"),
     "adam-4bit-torchao": _torchao("AdamW4bit"),
-    "adafactor": lambda parameters: torch.optim.Adafactor(parameters, lr=RATE),
+    "adafactor": lambda parameters: Adafactor(parameters, lr=RATE, scale_parameter=False, relative_step=False),
+    "lion": _bitsandbytes("Lion"),
     "sgd-momentum": lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=0.9, fused=True),
 }
 
