@@ -54,12 +54,14 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="tiny models on the processor")
     parser.add_argument("--build", type=Path, help="the sources of causal-conv1d")
     parser.add_argument("--site", type=Path, help="the folder of packages that what is built is copied to")
+    parser.add_argument("--but-for", type=Path, help="a record of an earlier call, whose finished cases are left out")
     parser.add_argument("--commit", default=commit(), help="what the record says of a copy outside a checkout")
     arguments = parser.parse_args()
     end_at = time.monotonic() + arguments.budget
     builder = _build(arguments.build) if arguments.build else None
     gpus = 2 if arguments.dry else _gpus()
-    cases = [each for each in CASES if _wanted(each, arguments.only)]
+    done = _finished(arguments.but_for) if arguments.but_for else set()
+    cases = [each for each in CASES if _wanted(each, arguments.only) and each["name"] not in done]
     results: list[dict[str, Any]] = []
     waiting = [tiny(each) if arguments.dry else dict(each) for each in cases]
     running: list[Started] = []
@@ -91,6 +93,10 @@ def main() -> None:
 
 def _wanted(case: Case, only: list[str]) -> bool:
     return not only or any(text in f"{case['name']} {case['model']}" for text in only)
+
+
+def _finished(record: Path) -> set[str]:
+    return {run["case"]["name"] for run in json.loads(record.read_text())["runs"] if run["status"] == "ok"}
 
 
 def _next(waiting: list[Case], free: int, gpus: int, *, compiled: bool) -> Case | None:

@@ -119,6 +119,10 @@ ALL_GPUS: tuple[Case, ...] = (
     _case("Mamba-2 fsdp2", "granite-4.0-h-micro", "fsdp2", limit_s=110),
 )
 LAST: tuple[Case, ...] = (
+    _case("adam-8bit bf16, bitsandbytes, 3B", "llama-3.2-3b", "bf16", "adam-8bit-bitsandbytes"),
+    _case("adam-8bit bf16, torchao, 3B", "llama-3.2-3b", "bf16", "adam-8bit-torchao", limit_s=110),
+    _case("adafactor bf16, 3B", "llama-3.2-3b", "bf16", "adafactor"),
+    _case("adamw bf16, 3B", "llama-3.2-3b", "bf16"),
     _case("muon bf16, 3B", "llama-3.2-3b", "bf16", "muon"),
     _case("adam-4bit bf16, torchao", "qwen3-1.7b", "bf16", "adam-4bit-torchao", limit_s=110),
     _case("adafactor bf16", "qwen3-1.7b", "bf16", "adafactor"),
