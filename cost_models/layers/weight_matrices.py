@@ -102,7 +102,7 @@ class StageMatrices:
         return np.asarray(sum(each * count for each, count in zip(weights, self.counts, strict=True)))
 
     def fullest(self, weights: list[Floats], *, shards: Floats, is_expert: bool) -> Floats:
-        """Weight of the whole matrices on the fullest of the ranks that share them, shape (K, N). [M-50]
+        """Weight of the whole matrices on the fullest of the ranks that share them, shape (K, N). [M-52]
 
         The largest of a few bounds below which no packing gets, and which packing the largest first reaches where matrices come
         in few sizes: the mean, and for every size as many of it as the rank with most matrices at least that large holds.

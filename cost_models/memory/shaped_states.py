@@ -1,4 +1,4 @@
-"""State of optimizers that tell matrices from vectors: Muon's moments, and Adafactor's sums of rows and columns. [M-50] [M-51]
+"""State of optimizers that tell matrices from vectors: Muon's moments, and Adafactor's sums of rows and columns. [M-52] [M-51]
 
 Array suffixes: K slots, N strategies.
 """
@@ -28,7 +28,7 @@ _FACTORED_BYTES = 12.0
 def shaped_states(
     batch: Batch, parts: Mapping[str, Floats], *, dense_KN: Floats, expert_KN: Floats
 ) -> dict[str, Floats]:
-    """The parts of a stage's state that follow from the shapes of its tensors, in bytes, shape (K, N). [M-50] [M-51]
+    """The parts of a stage's state that follow from the shapes of its tensors, in bytes, shape (K, N). [M-52] [M-51]
 
     Args:
         batch: strategies and what their stages hold.
@@ -52,7 +52,7 @@ def _vectors(held: StageMatrices, dense_KN: Floats) -> Floats:
 
 
 def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
-    """One moment of matrices, two of the rest, and whole matrices where ranks own such. [M-50]"""
+    """One moment of matrices, two of the rest, and whole matrices where ranks own such. [M-52]"""
     job, strategies, training = batch.job, batch.strategies, batch.job.training
     held = stage_matrices(job, strategies)
     elements = [each.elements for each in held.kinds]
@@ -89,7 +89,7 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
 
 
 def _padded(batch: Batch, parts: Mapping[str, Floats], padding_KN: Floats) -> dict[str, Floats]:
-    """Gradients and parameters in buffers of as many equal parts as ranks, each as long as the fullest one's matrices. [M-50]"""
+    """Gradients and parameters in buffers of as many equal parts as ranks, each as long as the fullest one's matrices. [M-52]"""
     training = batch.job.training
     return {
         "gradients": parts["gradients"] + BYTES_PER[training.grad_dtype] * padding_KN,
