@@ -112,6 +112,9 @@ def _training(case: Mapping[str, Any], config: Mapping[str, Any], world: int) ->
     }  # fmt: skip
     if case["optimizer"] != "adamw":
         found["optimizer"] = _OPTIMIZERS[case["optimizer"]]
+    if case["optimizer"] == "lion":
+        # bitsandbytes' 32-bit optimizers hold their state in fp32, whatever the parameter's type (optim/optimizer.py, get_state_buffer).
+        found["optimizer_state_dtype"] = "fp32"
     if len(case.get("documents", ())) > 1:
         counts = Counter(case["documents"])
         total = sum(counts.values())

@@ -135,6 +135,11 @@ def reduces_for_whole_matrices(training: Training) -> bool:
     return whole and precedes(training.framework_version, LAYER_WISE_LAYOUT_SINCE)
 
 
+def updates_dtensors(training: Training, zero: int) -> bool:
+    """Whether the optimizer's tensors are DTensors at this ZeRO stage (torchtitan's replicas; torch/distributed/fsdp/_fully_shard)."""
+    return training.framework == "torchtitan" or (training.framework == "fsdp" and zero >= 2)
+
+
 def updates_flat_parts(training: Training) -> bool:
     """Whether ZeRO hands the optimizer one flat part of all parameters in place of their tensors
     (deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups).

@@ -11,7 +11,7 @@ import numpy as np
 
 from cost_models.constants import HOST_SYNC_S, Constant
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
-from cost_models.frameworks.optimizers import updates_flat_parts
+from cost_models.frameworks.optimizers import updates_dtensors, updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
@@ -33,6 +33,8 @@ and epsilon 16, means over rows and columns 8, their product and the gradient's 
 sum 12. [F-10]"""
 CAST_BYTES = 6.0
 """A cast from 16 to 32 bits, or back."""
+BITSANDBYTES_OPERATORS = 3.0
+"""Operators for each tensor of bitsandbytes' 8-bit optimizers, of which one is the update."""
 ADAFACTOR_OPERATORS = 24.0
 """Operators for each fp32 matrix, one after another; a vector takes eight fewer. Casts come on top. [F-10]"""
 TORCHAO_TENSOR_S = Constant(
@@ -103,6 +105,9 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
     launches = operators * job.calibration.bare_op_s.value
     if job.training.optimizer in LOOPED:
+        # A loop that waits for each tensor's kernel adds to the device's time; one that does not is the host's own pace.
+        if job.training.optimizer == "adam-8bit":
+            return _eight_bit_s(job, strategies, device=moved / stream, launches=launches)
         launches = launches + _loop_s(job, strategies)
     if (
         job.framework.zero0_checks_gradients
@@ -118,7 +123,7 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     return np.maximum(moved / stream, launches) + matrices_s
 
 
-LOOPED = frozenset({"adafactor", "adam-4bit"})
+LOOPED = frozenset({"adafactor", "adam-8bit", "adam-4bit"})
 """Optimizers that take one parameter tensor after another."""
 
 
@@ -127,15 +132,37 @@ def _loop_s(job: Job, strategies: Strategies) -> Floats:
 
     Flat parts of all parameters are few, whatever the model.
     """
-    t, model = job.training, job.model
-    normed = 2.0 * model.num_layers / strategies.pp * (model.qk_norm != "none")
-    flat = (strategies.zero >= 1) & updates_flat_parts(t)
-    tensors = np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
+    t, tensors = job.training, _looped_tensors(job, strategies)
     if t.optimizer == "adam-4bit":
         return tensors * TORCHAO_TENSOR_S.value
     updated = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]
     casts = (BYTES_PER[t.grad_dtype] == 2) + 2.0 * (updated == 2)
     return tensors * (ADAFACTOR_OPERATORS + casts) * job.calibration.bare_op_s.value
+
+
+def _eight_bit_s(job: Job, strategies: Strategies, *, device: Floats, launches: Floats | float) -> Floats:
+    """Seconds of one step of 8-bit Adam, shape (N,): bitsandbytes' where a rank holds plain tensors, else torchao's. [F-10]
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        device: seconds of the device's kernels.
+        launches: the host's seconds beside the loop.
+    """
+    tensors = _looped_tensors(job, strategies)
+    # Both make gradient and parameter contiguous first; bitsandbytes waits for the device after each (optim/optimizer.py, sync_gpu).
+    each_s = BITSANDBYTES_OPERATORS * job.calibration.bare_op_s.value + HOST_SYNC_S.value
+    # bitsandbytes' kernels know no DTensor, which torchtitan and FSDP2 shard into.
+    over_dtensor = np.array([updates_dtensors(job.training, stage) for stage in range(4)])[strategies.zero]
+    compiled = np.maximum(device, launches + tensors * TORCHAO_TENSOR_S.value)
+    return np.where(over_dtensor, compiled, device + launches + tensors * each_s)
+
+
+def _looped_tensors(job: Job, strategies: Strategies) -> Floats:
+    """Tensors that an optimizer of `LOOPED` takes one after another, shape (N,)."""
+    normed = 2.0 * job.model.num_layers / strategies.pp * (job.model.qk_norm != "none")
+    flat = (strategies.zero >= 1) & updates_flat_parts(job.training)
+    return np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:
