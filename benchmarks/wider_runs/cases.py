@@ -102,11 +102,11 @@ FIRST: tuple[Case, ...] = (
     _case("muon autocast", "qwen3-1.7b", "autocast", "muon"),
 )
 HYBRIDS: tuple[Case, ...] = (
-    _case("gated delta net", "qwen3.5-2b", "bf16", limit_s=150),
+    _case("gated delta net", "qwen3.5-2b", "bf16", limit_s=220),
     _case("Mamba-2", "granite-4.0-h-micro", "bf16", limit_s=150),
     _case("short convolution", "lfm2-1.2b", "bf16"),
-    _case("Mamba-2, 8B, recomputed", "nemotron-h-8b", "bf16", recompute=True, limit_s=150),
-    _case("gated delta net with experts", "qwen3-next-16-layers-64-experts", "bf16", limit_s=150),
+    _case("Mamba-2, 8B, recomputed", "nemotron-h-8b", "bf16", recompute=True, limit_s=220),
+    _case("gated delta net with experts", "qwen3-next-16-layers-64-experts", "bf16", limit_s=220),
 )
 ALL_GPUS: tuple[Case, ...] = (
     _case("adamw fsdp2", "qwen3-1.7b", "fsdp2"),
