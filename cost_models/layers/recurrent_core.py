@@ -107,10 +107,10 @@ def _delta_rule(r: Recurrent, w: float, fused_norm: bool) -> CoreKernels:  # noq
     representation = Kernel(q * (k + v), 2 * (k + v) * w + square)
     carry = Kernel(4.0 * products, (2 * k + 2 * v) * w + states)
     output = Kernel(2.0 * products + q * (k + v), (2 * k + 2 * v) * w + states)
-    gate = Kernel(0.0, (3.0 if fused_norm else 5.0) * v * w, vector=True)
-    forward = (layout, convolution, lengths, gates, gram, solve, representation, carry, output, gate)
+    norm = _norm_by_operators(v, w) if fused_norm else ((Kernel(0.0, 5 * v * w, vector=True),), (Kernel(0.0, 8 * v * w, vector=True),))
+    forward = (layout, convolution, lengths, gates, gram, solve, representation, carry, output, *norm[0])
     backward = (
-        Kernel(0.0, (5.0 if fused_norm else 8.0) * v * w, vector=True),
+        *norm[1],
         representation, carry,  # made again
         Kernel(q * (k + v), (2 * k + 2 * v) * w),  # of the new values inside a chunk
         Kernel(6.0 * products, (3 * k + 3 * v) * w + states),  # of the states
@@ -120,6 +120,18 @@ def _delta_rule(r: Recurrent, w: float, fused_norm: bool) -> CoreKernels:  # noq
         Kernel(4.0 * r.conv_kernel * c, 3 * c * w, vector=True), layout,
     )  # fmt: skip
     return CoreKernels(forward, backward)
+
+
+def _norm_by_operators(d: float, w: float) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """The kernels of transformers' norm with a gate, forward and backward, for one token of a delta net's d channels.
+
+    Both are operators of PyTorch in fp32 (modeling_qwen3_next.py, Qwen3NextRMSNormGated): casts of output and gate, square, mean, product
+    with the inverse root, cast, weight, activation, product and cast; and what autograd makes of each.
+    """
+    forward = (w + 4, 8, 4, 8, 4 + w, 2 * w, w + 4, 8, 8 + w, 4 + w)
+    backward = (w + 4, 12, 4 + w, 8 + w, 12, 4 + w, 2 * w, 4 * w, w + 4, 8, 16, 8, 8, 12, 4 + w)
+    each = [tuple(Kernel(0.0, moved * d, vector=True) for moved in some) for some in (forward, backward)]
+    return each[0], each[1]
 
 
 def _selective_scan(r: Recurrent, w: float, _fused_norm: bool) -> CoreKernels:  # noqa: FBT001
@@ -181,10 +193,9 @@ def saved_elements(r: Recurrent, *, fused_norm: bool) -> float:
         return projected + d * (1.0 if fused_norm and r.gated_norm != "none" else 3.0)
     if r.kind == "gated-delta-net":
         repeated = 2.0 * r.num_heads * r.state_size
-        # In front of the convolution, behind it, the gate, the triangle of each chunk, output and normalised output.
-        return (
-            r.conv_channels + repeated + d + d + r.num_heads * (2.0 + r.chunk_size) + (2.0 if fused_norm else 3.0) * d
-        )
+        # In front of the convolution, behind it and the triangle of each chunk. Then Megatron's gate, output and what follows both;
+        # transformers keeps of gate and output their fp32 copies alone, and behind them the norm before and after its weight and the result.
+        return r.conv_channels + repeated + d + r.num_heads * (2.0 + r.chunk_size) + (3.0 if fused_norm else 4.0) * d
     if r.kind == "mamba":
         narrow = r.dt_rank + 2 * r.state_size
         return projected + 4.0 * d + narrow * (1.0 + r.inner_norms)
@@ -194,7 +205,9 @@ def saved_elements(r: Recurrent, *, fused_norm: bool) -> float:
 def saved_fp32_elements(r: Recurrent, *, fused_norm: bool) -> float:
     """Elements of one token that a mixer saves in fp32: step sizes, decays and statistics of norms. [M-50]"""
     if r.kind == "gated-delta-net":
-        return 3.0 * r.num_heads + 2.0 * r.num_groups
+        # transformers' norm with a gate is made of PyTorch's operators (modeling_qwen3_next.py, Qwen3NextRMSNormGated): it keeps the
+        # fp32 copies of output and gate, and the gate behind its activation.
+        return 3.0 * r.num_heads + 2.0 * r.num_groups + (3.0 * r.inner_size if fused_norm else 0.0)
     if r.kind == "mamba":  # the state at the end of each run of 2,048 tokens, and its decay
         return 2.0 * r.inner_size * r.state_size / r.chunk_size
     return (0.0 if fused_norm else 1.0) * r.num_groups

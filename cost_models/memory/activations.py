@@ -144,6 +144,17 @@ def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
     return traits.huggingface_modules and job.model.norm == "rmsnorm" and not fused_kernels(job, traits)
 
 
+def _upcast_bytes(job: Job, s: Sizes) -> float:
+    """Bytes of an element that transformers' RMSNorm keeps in fp32. [M-5]
+
+    Its input's copy; and where the weight is an offset from one, in fp32 as in the families of gated delta nets (modeling_qwen3_next.py,
+    Qwen3NextRMSNorm), the normalised tensor too, which otherwise is kept in the compute type.
+    """
+    recurrent = job.model.recurrent
+    offset = recurrent is not None and recurrent.kind == "gated-delta-net"
+    return _FP32 + (_FP32 - s.w if offset else 0.0)
+
+
 def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -> LayerParts:
     """Saved bytes of one layer of this kind, by part. [M-5]"""
     model, s = job.model, sizes
@@ -165,7 +176,7 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     if upcasts_norms(job, traits):
         # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight is kept
         # too.
-        residual = residual + before * _FP32 * model.hidden_size * s.tokens / s.sp
+        residual = residual + before * _upcast_bytes(job, s) * model.hidden_size * s.tokens / s.sp
     attention = _attention(job, traits, s) if kind.attends else {}
     recurrent = recurrent_parts(job, s) if kind.recurs else {}
     mlp = _mlp(job, traits, kind, s) if kind.has_mlp else {}
@@ -264,7 +275,7 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
     if model.qk_norm != "none" and traits.torch_operators:
         elements = elements + rotated
         if upcasts_norms(job, traits):  # an fp32 copy takes the input's place, and the normalised tensor is kept too
-            upcast = _FP32 * rotated
+            upcast = _upcast_bytes(job, s) * rotated
     elif model.qk_norm != "none" and traits.transformer_engine:
         elements = elements + whole
     bytes_ = s.tokens * (s.w * elements + upcast)

@@ -13,6 +13,7 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_AXES
 from cost_models.layers.host import launch_s
 from cost_models.layers.host_classes import Around, measured_layer
+from cost_models.layers.tower_parameters import tower_rows
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.stage_costs import hooked, runs_ahead, sum_over_kinds
 from cost_models.strategies.recomputed_layers import recomputed_shares
@@ -74,7 +75,16 @@ def _spread(job: Job, strategies: Strategies) -> Floats:
 
 
 def _host_s(job: Job, strategies: Strategies) -> Floats:
-    """Host seconds of a step's layers on an even stage, shape (N,)."""
+    """Host seconds of a step's layers on an even stage, and of the towers' layers on the first, shape (N,)."""
+    seconds = _layers_s(job, strategies) / strategies.pp
+    for use, own in zip(job.training.tower_uses, job.tower_jobs, strict=True):
+        # A frozen tower runs its forward alone.
+        seconds = seconds + _layers_s(own, tower_rows(job, use, strategies), backward=use.trained)
+    return seconds
+
+
+def _layers_s(job: Job, strategies: Strategies, *, backward: bool = True) -> Floats:
+    """Host seconds of all layers of a model in a step, shape (N,)."""
     cases = combinations_of(strategies, LAYER_AXES)
     sharded, hooks = is_fsdp(job, strategies), hooked(job, strategies).astype(np.float64)
     if job.framework.hooks_when_reducing:
@@ -85,9 +95,9 @@ def _host_s(job: Job, strategies: Strategies) -> Floats:
         passes = [launch_s(job, kind, cases.rows, around=which) for kind in job.model.distinct_kinds]
         forward_JN, backward_JN = (cases.spread(np.stack([each[side] for each in passes])) for side in (0, 1))
         counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
-        each_JN = forward_JN + backward_JN + share * (forward_JN + CHECKPOINT_HOST_S.value)
+        each_JN = forward_JN + float(backward) * backward_JN + share * (forward_JN + CHECKPOINT_HOST_S.value)
         return sum_over_kinds(counts_J1, each_JN)
 
     plain = layers_s("nothing")
     chosen = np.where(sharded, layers_s("sharded"), plain + hooks * (layers_s("hooked") - plain))
-    return np.asarray(strategies.num_micro_batches * chosen / strategies.pp)
+    return np.asarray(strategies.num_micro_batches * chosen)

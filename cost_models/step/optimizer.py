@@ -11,12 +11,12 @@ import numpy as np
 
 from cost_models.constants import HOST_SYNC_S, Constant
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
-from cost_models.frameworks.optimizers import updates_dtensors, updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
+from cost_models.step.looped_optimizers import LOOPED, Loop, looped_s
 from cost_models.step.muon import muon_s, vectors_owned
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.units import MICRO
@@ -33,15 +33,6 @@ and epsilon 16, means over rows and columns 8, their product and the gradient's 
 sum 12. [F-10]"""
 CAST_BYTES = 6.0
 """A cast from 16 to 32 bits, or back."""
-BITSANDBYTES_OPERATORS = 3.0
-"""Operators for each tensor of bitsandbytes' 8-bit optimizers, of which one is the update."""
-ADAFACTOR_OPERATORS = 24.0
-"""Operators for each fp32 matrix, one after another; a vector takes eight fewer. Casts come on top. [F-10]"""
-TORCHAO_TENSOR_S = Constant(
-    500.0 * MICRO, "s", 300.0 * MICRO, 900.0 * MICRO,
-    "host seconds of torchao's compiled update of one tensor: step less forward and backward of one run with 8-bit Adam, over its 310 "
-    "tensors; 4-bit Adam 0.56 ms, 8-bit on DTensor 0.78 ms (data/measured_h200/wider_rows.jsonl)",
-)  # fmt: skip
 UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
@@ -105,10 +96,13 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
     launches = operators * job.calibration.bare_op_s.value
     if job.training.optimizer in LOOPED:
-        # A loop that waits for each tensor's kernel adds to the device's time; one that does not is the host's own pace.
-        if job.training.optimizer == "adam-8bit":
-            return _eight_bit_s(job, strategies, device=moved / stream, launches=launches)
-        launches = launches + _loop_s(job, strategies)
+        loop = Loop(
+            clip_s=clipped * owned / stream, update_s=updated * owned / update, owned=owned, launches_s=launches,
+            tensors=_held_tensors(job, strategies),
+        )  # fmt: skip
+        looped = looped_s(job, strategies, loop)
+        if looped is not None:
+            return looped
     if (
         job.framework.zero0_checks_gradients
         and job.training.adapter is None
@@ -121,48 +115,6 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
         return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0) + matrices_s
     # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
     return np.maximum(moved / stream, launches) + matrices_s
-
-
-LOOPED = frozenset({"adafactor", "adam-8bit", "adam-4bit"})
-"""Optimizers that take one parameter tensor after another."""
-
-
-def _loop_s(job: Job, strategies: Strategies) -> Floats:
-    """Host seconds of an optimizer that takes one tensor after another, shape (N,). [F-10]
-
-    Flat parts of all parameters are few, whatever the model.
-    """
-    t, tensors = job.training, _looped_tensors(job, strategies)
-    if t.optimizer == "adam-4bit":
-        return tensors * TORCHAO_TENSOR_S.value
-    updated = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]
-    casts = (BYTES_PER[t.grad_dtype] == 2) + 2.0 * (updated == 2)
-    return tensors * (ADAFACTOR_OPERATORS + casts) * job.calibration.bare_op_s.value
-
-
-def _eight_bit_s(job: Job, strategies: Strategies, *, device: Floats, launches: Floats | float) -> Floats:
-    """Seconds of one step of 8-bit Adam, shape (N,): bitsandbytes' where a rank holds plain tensors, else torchao's. [F-10]
-
-    Args:
-        job: model, cluster, training and prices.
-        strategies: shape (N,).
-        device: seconds of the device's kernels.
-        launches: the host's seconds beside the loop.
-    """
-    tensors = _looped_tensors(job, strategies)
-    # Both make gradient and parameter contiguous first; bitsandbytes waits for the device after each (optim/optimizer.py, sync_gpu).
-    each_s = BITSANDBYTES_OPERATORS * job.calibration.bare_op_s.value + HOST_SYNC_S.value
-    # bitsandbytes' kernels know no DTensor, which torchtitan and FSDP2 shard into.
-    over_dtensor = np.array([updates_dtensors(job.training, stage) for stage in range(4)])[strategies.zero]
-    compiled = np.maximum(device, launches + tensors * TORCHAO_TENSOR_S.value)
-    return np.where(over_dtensor, compiled, device + launches + tensors * each_s)
-
-
-def _looped_tensors(job: Job, strategies: Strategies) -> Floats:
-    """Tensors that an optimizer of `LOOPED` takes one after another, shape (N,)."""
-    normed = 2.0 * job.model.num_layers / strategies.pp * (job.model.qk_norm != "none")
-    flat = (strategies.zero >= 1) & updates_flat_parts(job.training)
-    return np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:
