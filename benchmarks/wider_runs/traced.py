@@ -77,7 +77,9 @@ def summed(events: list[dict[str, Any]]) -> dict[str, Any]:
     ends = _union([(each["ts"], each["ts"] + each["dur"]) for each in main])
     gaps = [after[0] - before[1] for before, after in zip(ends, ends[1:], strict=False)]
     both = {
-        " ".join(key): {kind: {"count": len(v), "mean_us": round(sum(v) / len(v), 2)} if v else None for kind, v in each.items()}
+        " ".join(key): {
+            kind: {"count": len(v), "mean_us": round(sum(v) / len(v), 2)} if v else None for kind, v in each.items()
+        }
         for key, each in sorted(alike.items(), key=lambda item: -sum(map(sum, item[1].values())))[:60]
     }
     return {
@@ -98,7 +100,13 @@ def kernels_listed(events: list[dict[str, Any]]) -> list[list[Any]]:
         if each.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in each.get("args", {})
     }  # fmt: skip
     return sorted(
-        [each["args"]["stream"], each["ts"], each["dur"], launched.get(each["args"].get("correlation")), each["name"][:100]]
+        [
+            each["args"]["stream"],
+            each["ts"],
+            each["dur"],
+            launched.get(each["args"].get("correlation")),
+            each["name"][:100],
+        ]
         for each in events
         if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     )

@@ -107,7 +107,11 @@ def _delta_rule(r: Recurrent, w: float, fused_norm: bool) -> CoreKernels:  # noq
     representation = Kernel(q * (k + v), 2 * (k + v) * w + square)
     carry = Kernel(4.0 * products, (2 * k + 2 * v) * w + states)
     output = Kernel(2.0 * products + q * (k + v), (2 * k + 2 * v) * w + states)
-    norm = _norm_by_operators(v, w) if fused_norm else ((Kernel(0.0, 5 * v * w, vector=True),), (Kernel(0.0, 8 * v * w, vector=True),))
+    norm = (
+        _norm_by_operators(v, w)
+        if fused_norm
+        else ((Kernel(0.0, 5 * v * w, vector=True),), (Kernel(0.0, 8 * v * w, vector=True),))
+    )
     forward = (layout, convolution, lengths, gates, gram, solve, representation, carry, output, *norm[0])
     backward = (
         *norm[1],

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cost_models.constants import HOST_SYNC_S, Constant
+from cost_models.constants import HOST_SYNC_S
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
@@ -19,7 +19,6 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.step.looped_optimizers import LOOPED, Loop, looped_s
 from cost_models.step.muon import muon_s, vectors_owned
 from cost_models.strategies.strategy import Floats, Strategies
-from cost_models.units import MICRO
 
 MOMENTS: Mapping[str, float] = {
     "adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0, "adam-4bit": 2.0, "adafactor": 0.0, "muon": 2.0, "lion": 1.0, "sgd-momentum": 1.0,

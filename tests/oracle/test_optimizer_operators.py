@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.step.muon import DTENSOR_COLLECTIVES, DTENSOR_LOCAL, DTENSOR_OPERATORS
 from cost_models.step.looped_optimizers import ADAFACTOR_OPERATORS
+from cost_models.step.muon import DTENSOR_COLLECTIVES, DTENSOR_LOCAL, DTENSOR_OPERATORS
 from cost_models.step.optimizer import ADAFACTOR_BYTES, CAST_BYTES
 
 torch = pytest.importorskip("torch")

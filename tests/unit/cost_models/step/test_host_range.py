@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tower_configs import llava
 
 from builders import dense_model, job_of, row_of
 from cost_models.constants import CHECKPOINT_HOST_S
@@ -76,3 +77,16 @@ def test_the_range_of_a_step_is_wider_above_where_a_slower_host_would_be_waited_
     assert host is not None
     assert each.step_time_high_s[0] - each.step_time_s[0] >= host.longer_s[0] > 0
     assert each.step_time_s[0] - each.step_time_low_s[0] >= host.shorter_s[0] > 0
+
+
+def test_a_towers_layers_are_launched_by_the_same_host() -> None:
+    """A frozen tower of two layers has two forwards of 45 operators, a trained one the backward's 67.5 each as well."""
+
+    def longer_s(**towers: str) -> float:
+        training = {"towers": towers} if towers else {}
+        asked = job_of(llava(), "fsdp", cluster={"gpus_per_node": 1}, seq_length=128, global_batch_size=1, **training)
+        return float(found(1.0, asked=asked).longer_s[0])
+
+    plain, frozen, trained = longer_s(), longer_s(vision="frozen"), longer_s(vision="trained")
+    assert frozen - plain == pytest.approx(0.2 * 2 * 45 * STEP)
+    assert trained - plain == pytest.approx(0.2 * 2 * (45 + 67.5) * STEP)
