@@ -16,6 +16,9 @@ def trained_words(evaluation: Json, training: Json) -> str:
     # Towers have both numbers told, whether or not any part is frozen.
     if trained is None or stored is None or trained == stored:
         return ""
+    # An evaluation by itself, as `show` reads it, does not say which parts are frozen.
+    if not training:
+        return "the rest is frozen"
     towers = training.get("towers") or {}
     frozen = list(training.get("frozen") or ())
     frozen += [f"{sense} tower" for sense in ("vision", "audio") if towers.get(sense) == "frozen"]

@@ -57,7 +57,7 @@ def _measured(name: str, dtype: torch.dtype, rows: int, columns: int, count: int
     for _ in range(5):
         begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # A quarter of a second in which the host runs ahead, so that the device's own pace shows where nothing waits for it.
-        torch.cuda._sleep(400_000_000)
+        torch.cuda._sleep(400_000_000)  # noqa: SLF001 - what PyTorch's own tests wait with
         begun.record()
         optimizer.step()
         ended.record()

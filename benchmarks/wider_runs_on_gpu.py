@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -174,7 +175,8 @@ def _result(one: Started) -> dict[str, Any]:
         peak = max(rank["peak_allocated_bytes"] for rank in result["ranks"]) / 2**30
         said = f"{1e3 * result['step_time_s']:.1f} ms, {peak:.2f} GiB"
     else:
-        log = (one.folder / "log0").read_text(errors="replace")
+        # Tracebacks name files under the machine's own folders, which mean nothing elsewhere.
+        log = re.sub(r"/\S*/site-packages/", "", (one.folder / "log0").read_text(errors="replace"))
         codes = [each.returncode for each in one.processes]
         found |= {"status": "failed", "codes": codes, "log": log[-3000:]}
         said = f"failed {codes}: {log[-700:]}"

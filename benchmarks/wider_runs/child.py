@@ -87,10 +87,10 @@ class Run:
     def measure(self) -> dict[str, Any]:
         """Seconds of each measured step, and bytes after the warm-up; then forward with backward, and update, alone."""
         for _ in range(WARM_UP):
-            self._timed(self._whole)
+            self.timed(self.whole)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        steps = [self._timed(self._whole) for _ in range(MEASURED)]
+        steps = [self.timed(self.whole) for _ in range(MEASURED)]
         found: dict[str, Any] = {"step_s": steps, **self._memory()}
         phases: dict[str, list[float]] = {"forward_backward_s": [], "update_s": []}
         peaks: dict[str, int] = {}
@@ -98,7 +98,7 @@ class Run:
             for name, part in (("forward_backward_s", self._backward), ("update_s", self._update)):
                 if self.device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats()
-                phases[name].append(self._timed(part))
+                phases[name].append(self.timed(part))
                 peaks[name.replace("_s", "_peak_bytes")] = self._memory()["peak_allocated_bytes"]
         return {
             **found,
@@ -124,7 +124,8 @@ class Run:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return model.train()
 
-    def _whole(self) -> None:
+    def whole(self) -> None:
+        """One step: forward, backward, clipping and update."""
         self._backward()
         self._update()
 
@@ -142,7 +143,8 @@ class Run:
         for parameter in self.trained:
             parameter.grad = None
 
-    def _timed(self, part: Callable[[], None]) -> float:
+    def timed(self, part: Callable[[], None]) -> float:
+        """Seconds that a part takes on all ranks, which wait for each other before it and after."""
         self._together()
         begun_at = time.perf_counter()
         part()

@@ -7,6 +7,7 @@ collective and without one. A kernel's slowing by NCCL is read from kernels of o
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import sys
@@ -28,15 +29,15 @@ Span = tuple[float, float]
 def main() -> None:
     """Writes rank 0's sums in microseconds of the profiled steps."""
     case = next(each for each in CASES if each["name"] == sys.argv[1])
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     if case["form"] == "fsdp2":
         dist.init_process_group("nccl", rank=rank, world_size=world, device_id=device)
     run = Run(case, device)
-    step_s = [run._timed(run._whole) for _ in range(2 * WARM_UP)]
+    step_s = [run.timed(run.whole) for _ in range(2 * WARM_UP)]
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-        profiled_s = [run._timed(run._whole) for _ in range(_STEPS)]
+        profiled_s = [run.timed(run.whole) for _ in range(_STEPS)]
     if rank == 0:
         trace = Path(sys.argv[2]).with_suffix(".trace")
         found.export_chrome_trace(str(trace))
@@ -75,7 +76,7 @@ def summed(events: list[dict[str, Any]]) -> dict[str, Any]:
             key = (each["name"][:90], str(each["args"].get("grid")))
             alike[key]["alone" if shared < 0.02 else "beside"].append(each["dur"])
     ends = _union([(each["ts"], each["ts"] + each["dur"]) for each in main])
-    gaps = [after[0] - before[1] for before, after in zip(ends, ends[1:], strict=False)]
+    gaps = [after[0] - before[1] for before, after in itertools.pairwise(ends)]
     both = {
         " ".join(key): {
             kind: {"count": len(v), "mean_us": round(sum(v) / len(v), 2)} if v else None for kind, v in each.items()

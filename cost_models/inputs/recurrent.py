@@ -36,7 +36,7 @@ class RecurrentInput(Documented):
     kind: RecurrentKind
     """Sort of mixer: "mamba" (Mamba-1), "mamba2", "gated-delta-net", or "short-conv", a gated convolution alone (LFM2)."""
     num_heads: Count | None = None
-    """Heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
+    """Number of heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
     head_dim: Count | None = None
     """Width of one head. Default: twice hidden_size over `num_heads` for mamba and mamba2, hidden_size for short-conv; else needed."""
     num_groups: Count | None = None
@@ -92,17 +92,23 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         elif inner % heads:
             refuse("recurrent.num_heads", f"num_heads {heads} does not divide {inner}", "Give 'head_dim' as well.")
         width = filled("recurrent.head_dim", None, max(inner // heads, 1))
-    groups = filled("recurrent.num_groups", given.num_groups, 1)
+    groups, state, chunk = given.num_groups, given.state_size, given.chunk_size
+    # Nothing is assumed about what a mixer does not have: Mamba-1 has no groups, a convolution alone neither a state nor chunks.
+    if headless:
+        groups = groups or 1
+    if kind == "short-conv":
+        state, chunk = state or 0, chunk or _CHUNKS[kind]
+    groups = filled("recurrent.num_groups", groups, 1)
     if heads % groups:
         message = f"num_heads {heads} is not a multiple of num_groups {groups}"
         refuse("recurrent.num_groups", message, "Use a divisor of num_heads.")
-    state = {"mamba": 16, "mamba2": 128, "gated-delta-net": width, "short-conv": 0}[kind]
+    usual_state = {"mamba": 16, "mamba2": 128, "gated-delta-net": width, "short-conv": 0}[kind]
     return Recurrent(
         kind=kind,
         num_heads=heads,
         head_dim=width,
         num_groups=groups,
-        state_size=filled("recurrent.state_size", given.state_size, state),
+        state_size=filled("recurrent.state_size", state, usual_state),
         conv_kernel=filled("recurrent.conv_kernel", given.conv_kernel, 3 if kind == "short-conv" else 4),
         conv_bias=filled("recurrent.conv_bias", given.conv_bias, mamba),
         in_bias=bool(given.in_bias),
@@ -110,7 +116,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         gated_norm=given.gated_norm or {"mamba2": "full", "gated-delta-net": "per_head"}.get(kind, "none"),  # type: ignore[arg-type]
         dt_rank=filled("recurrent.dt_rank", given.dt_rank, -(-hidden // 16)) if kind == "mamba" else 0,
         inner_norms=bool(given.inner_norms),
-        chunk_size=filled("recurrent.chunk_size", given.chunk_size, _CHUNKS[kind]),
+        chunk_size=filled("recurrent.chunk_size", chunk, _CHUNKS[kind]),
     )
 
 

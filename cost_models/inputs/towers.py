@@ -35,11 +35,11 @@ class TowersInput(Documented):
     audio: TowerState = "none"
     """The same of the audio tower."""
     images_per_sequence: Amount | None = None
-    """Images in a sequence, on average. Default 1."""
+    """Number of images in a sequence, on average. Default 1."""
     tokens_per_image: Count | None = None
     """Tokens of the text model that an image becomes. Default: those of one image or tile, where the tower takes images of one size."""
     audio_seconds_per_sequence: Amount | None = None
-    """Seconds of audio in a sequence. Default: one window of the tower, 30 seconds."""
+    """Number of seconds of audio in a sequence. Default: one window of the tower, 30 seconds."""
     projector: Literal["trained", "frozen"] = "trained"
     """Whether the layers between towers and text model are trained."""
     recompute: Literal["none", "full"] | None = None

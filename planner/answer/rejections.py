@@ -81,6 +81,7 @@ REJECTIONS: Mapping[str, str] = {
     "pool-unknown": "name a pool that the cluster does not have",
     "pool-per-stage-mismatch": "name pools for another number of stages",
     "pool-exceeded": "need more nodes than a pool has",
+    "layers-unsupported-by-framework": "have layers of a kind that the framework has no modules for",
     "unequal-data-parallel-shares": "would give replicas of a stage unequal shares of the batch",
 }
 

@@ -17,6 +17,7 @@ COUNT = re.compile(
 UNITS = {
     "_gb_per_s": r"GB/s", "_gbit_per_s": r"Gbit/s", "_bytes_per_s": r"bytes per second", "bytes_per_s": r"bytes per second",
     "_flops_per_s": r"operations per second", "_tflops_per_gpu": r"1e12 (model )?operations per second",
+    "_tflops_per_image": r"1e12 operations.*image", "_tflops_per_second": r"1e12 operations.*second of sound",
     "_tflops_per_gpu_causal": r"1e12 operations per second", **dict.fromkeys(("bf16", "fp16", "fp8", "nvfp4", "fp32"), "operations per second"),
     "tokens_per_s": r"tokens per second",
     "tokens_per_s_per_gpu": r"tokens per second.* GPU", "_us": r"microseconds", "_s": r"seconds", "_gib": r"GiB", "_bytes": r"bytes",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_models import presets
 from cost_models.errors import InvalidInputError
 from cost_models.inputs.hf.hybrid_families import HYBRIDS
 from cost_models.inputs.model import resolve_model
@@ -188,8 +189,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "lfm2-1.2b": {"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "full_attn_idxs": [2, 5, 8, 10, 12, 14]},
 }  # fmt: skip
 """The config.json of each hybrid preset, in the keys that differ from its class's defaults."""
-PUBLISHED_COUNTS = {"nemotron-nano-9b-v2": 8_888_227_328, "granite-4.0-h-small": 32_207_337_984}
-"""Parameters that the hub's model cards state, from the checkpoints' own headers."""
+PUBLISHED_COUNTS = {
+    "nemotron-nano-9b-v2": 8_888_227_328,
+    "granite-4.0-h-small": 32_207_337_984,
+    "lfm2-1.2b": 1_170_340_608,
+}
+"""Parameters that the hub's model cards state; but for LFM2's, whose card prints it, from the checkpoints' own headers."""
+
+
+def test_every_hybrid_preset_has_a_published_config():
+    found = {name for name in presets.names("models") if resolve_model({"preset": name}).recurrent is not None}
+    assert set(PUBLISHED) == found
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

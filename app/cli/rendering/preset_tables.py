@@ -166,14 +166,14 @@ def _default(name: str) -> Callable[[Json], str]:
     return lambda document: _value(document["strategy_defaults"][name])
 
 
-# Few enough to fit 80 columns: the facts that decide whether a name is the one that is meant.
+# Few and short enough to fit 80 columns beside the longest name: the facts that decide whether a name is the one that is meant.
 _LISTS: Mapping[str, Cells] = {
     "models": {
-        "parameters": _parameters,
+        "total": _parameters,
         "active": _active,
         "layers": _spec("num_layers"),
         "hidden": _spec("hidden_size"),
-        "heads/kv": _heads,
+        "heads": _heads,
         "experts": _experts,
         "context": _spec("max_position_embeddings"),
     },
@@ -199,7 +199,8 @@ _LISTS: Mapping[str, Cells] = {
     },
 }
 _NOTES: Mapping[str, str] = {
-    "models": "active: parameters that a token uses; heads/kv: attention heads, and those of keys and values where they are fewer.",
+    "models": "total and active: all parameters, and those that a token uses; heads: those of attention, and after the stroke those of "
+    "keys and values where they are fewer.",
     "gpus": "TFLOP/s are dense peaks; GB/s of NVLink (or xGMI) are 1e9 bytes per second in one direction, all links of a GPU.",
     "clusters": "nodes: the default; --num-nodes says how many there are.",
     "frameworks": "version, zero and sequence_parallel: the defaults; `meshwright presets frameworks NAME` has all of them.",

@@ -19,6 +19,11 @@ def test_frozen_towers_are_named_with_frozen_parts() -> None:
     assert said == "adapters of rank 8 on q_proj beside a frozen base, vision tower frozen"
 
 
+def test_without_a_request_the_rest_is_frozen() -> None:
+    """A line of an evaluation says how much is trained, but not which parts are not."""
+    assert trained_words(PART, {}) == "the rest is frozen"
+
+
 def test_nothing_is_said_where_everything_is_trained() -> None:
     whole = {"trainable_parameters": 8_290_000_000, "stored_parameters": 8_290_000_000}
     assert trained_words(whole, {"towers": {"vision": "trained", "projector": "trained"}}) == ""

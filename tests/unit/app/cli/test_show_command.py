@@ -178,6 +178,13 @@ def test_evaluations_are_shown_line_by_line(monkeypatch, capsys) -> None:
     assert shown(capsys, "-").startswith("Evaluation of one\n")
 
 
+def test_an_evaluation_alone_says_how_much_is_trained(monkeypatch, capsys) -> None:
+    """It has no request beside it: which parts are frozen is not known, how many parameters are trained is."""
+    row = {**REQUEST, "training": {**REQUEST["training"], "frozen": ["mlp"]}, "strategy": {"micro_batch_size": 1}}
+    given(monkeypatch, json.dumps(next(iter(meshwright.evaluate([row])))))
+    assert re.search(r"Trains \S+ of 1\.3\dB parameters \(\d+ %\): the rest is frozen\.", shown(capsys, "-"))
+
+
 GOOD = '{"verdict": "invalid", "reasons": []}'
 
 

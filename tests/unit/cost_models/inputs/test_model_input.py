@@ -41,6 +41,22 @@ def test_defaults_are_filled_and_reported():
     assert model.layer_kinds == (LayerKind(is_moe=False, window=None),) * 4
 
 
+def test_nothing_is_assumed_about_what_a_mixer_does_not_have():
+    """LFM2's convolution has no heads, groups, state or chunks; Mamba-1 has no groups, but a state and the chunks of selective_scan."""
+
+    def assumed(kind: str) -> dict[str, object]:
+        layers = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
+        found = resolve_model({**SPEC, "layer_types": layers, "recurrent": {"kind": kind}}).assumed
+        return {
+            name.removeprefix("recurrent."): value for name, value in found.items() if name.startswith("recurrent.")
+        }
+
+    assert assumed("short-conv") == {"head_dim": 64, "conv_kernel": 3, "conv_bias": False}
+    assert assumed("mamba") == {
+        "head_dim": 128, "state_size": 16, "conv_kernel": 4, "conv_bias": True, "dt_rank": 4, "chunk_size": 2048,
+    }  # fmt: skip
+
+
 def test_given_fields_are_not_reported():
     model = resolve_model({**SPEC, "linear_bias": True, "norm": "layernorm", "num_key_value_heads": 2})
     assert model.qkv_bias
