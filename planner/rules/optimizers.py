@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 
 from cost_models.frameworks import precedes
-from cost_models.frameworks.optimizers import OPTIMIZERS, OptimizerSupport
+from cost_models.frameworks.optimizers import OPTIMIZERS, OptimizerSupport, overlaps_whole_gradients
 from cost_models.job import Job
 from cost_models.layers.expert_loop import GROUPED_EXPERTS_SINCE
 from cost_models.specs.training import Framework, Optimizer
@@ -54,9 +54,7 @@ def _whole_overlapped(_job: Job, s: Strategies) -> Bools:
 
 
 def _refuses_overlap(job: Job) -> bool:
-    support = _support(job)
-    since = None if support is None else support.overlaps_whole_since
-    return since is not None and precedes(job.training.framework_version, since)
+    return not overlaps_whole_gradients(job.training)
 
 
 def _refuses_parts(job: Job) -> bool:
