@@ -172,6 +172,8 @@ def _check_length(reading: _Reading, uses: list[TowerUse]) -> None:
     images = given.images_per_sequence or 1.0
     each = uses[0].tokens / images
     message = f"{images:g} images of {each:g} tokens are {total:g} tokens, more than seq_length {length}"
+    if images == 1:
+        message = f"an image of {each:g} tokens is longer than seq_length {length}"
     fewer = int(length // each)
     hint = (
         f"Use at most {fewer} image{'s' * (fewer > 1)}"
