@@ -57,8 +57,12 @@ class RecurrentInput(Documented):
     """Width of the bottleneck of Mamba's step sizes. Default: a sixteenth of hidden_size, rounded up."""
     inner_norms: Flag | None = None
     """Whether step sizes, B and C are normalised (Jamba). Default false."""
-    chunk_size: Count | None = None
+    chunk_size: Annotated[Count, Field(le=8192)] | None = None
     """Tokens of one chunk of the kernel. Default 256 for mamba2, 64 for a delta net."""
+
+
+_STEPS: Final = "mamba"
+"""The kind whose step sizes come from a bottleneck of their own (dt_rank)."""
 
 
 Filled = Callable[[str, Any, Any], Any]
@@ -77,6 +81,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         refuse: notes a broken rule.
     """
     kind = given.kind
+    _refuse_foreign(given, refuse)
     mamba, delta = kind in ("mamba", "mamba2"), kind == "gated-delta-net"
     # Mamba treats each channel by itself, and a short convolution has no state at all.
     headless = kind in ("mamba", "short-conv")
@@ -92,7 +97,14 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         elif inner % heads:
             refuse("recurrent.num_heads", f"num_heads {heads} does not divide {inner}", "Give 'head_dim' as well.")
         width = filled("recurrent.head_dim", None, max(inner // heads, 1))
-    groups = filled("recurrent.num_groups", given.num_groups, 1)
+
+    def default(name: str, value: object, fallback: object, *, told: bool) -> Any:
+        """A field's value. What the kind does not have, and constants of its kernels, are not reported as assumed."""
+        if told:
+            return filled(f"recurrent.{name}", value, fallback)
+        return fallback if value is None else value
+
+    groups = default("num_groups", given.num_groups, 1, told=not headless)
     if heads % groups:
         message = f"num_heads {heads} is not a multiple of num_groups {groups}"
         refuse("recurrent.num_groups", message, "Use a divisor of num_heads.")
@@ -102,7 +114,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         num_heads=heads,
         head_dim=width,
         num_groups=groups,
-        state_size=filled("recurrent.state_size", given.state_size, state),
+        state_size=default("state_size", given.state_size, state, told=kind != "short-conv"),
         conv_kernel=filled("recurrent.conv_kernel", given.conv_kernel, 3 if kind == "short-conv" else 4),
         conv_bias=filled("recurrent.conv_bias", given.conv_bias, mamba),
         in_bias=bool(given.in_bias),
@@ -110,8 +122,27 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         gated_norm=given.gated_norm or {"mamba2": "full", "gated-delta-net": "per_head"}.get(kind, "none"),  # type: ignore[arg-type]
         dt_rank=filled("recurrent.dt_rank", given.dt_rank, -(-hidden // 16)) if kind == "mamba" else 0,
         inner_norms=bool(given.inner_norms),
-        chunk_size=filled("recurrent.chunk_size", given.chunk_size, _CHUNKS[kind]),
+        chunk_size=default("chunk_size", given.chunk_size, _CHUNKS[kind], told=kind == "mamba2"),
     )
+
+
+def _refuse_foreign(given: RecurrentInput, refuse: Refuse) -> None:
+    """Notes sizes that the kind does not have, and missing ones that it cannot do without."""
+    kind = given.kind
+    bottleneck = kind == _STEPS
+    for name, value, has, what in (
+        ("state_size", given.state_size, kind != "short-conv", "state"),
+        ("dt_rank", given.dt_rank, bottleneck, "bottleneck of step sizes"),
+    ):
+        if value == 0 and has:
+            refuse(
+                f"recurrent.{name}", f"{name} is 0; it must be at least 1 for {kind}", "Correct it, or leave it out."
+            )
+        elif value and not has:
+            refuse(f"recurrent.{name}", f"{name} is {value}, but {kind} has no {what}", "Leave it out.")
+    if given.inner_norms and not bottleneck:
+        message = f"inner_norms is true, but {kind} does not normalise step sizes, B and C"
+        refuse("recurrent.inner_norms", message, "Leave it out.")
 
 
 def layer_mixers(layer_types: Sequence[str] | None, num_layers: int) -> list[Mixer]:
