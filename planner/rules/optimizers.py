@@ -110,7 +110,7 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
     # by elements has no whole rows that Adafactor could add up.
     Rule(
         "optimizer-unsupported", _stage, "{framework} {version} cannot combine optimizer '{optimizer}' with zero {zero}",
-        "Set zero to a stage that has it, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=_by_stage,
+        "Set zero to {optimizer_zeros}, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=_by_stage,
     ),
     Rule(
         "optimizer-unsupported", always, "{framework} trains with optimizer '{optimizer}' in bf16 or fp32, not in fp16",
