@@ -33,7 +33,8 @@ def _stage(job: Job, s: Strategies) -> Bools:
     return ~one_of(s.zero, support.stages(job.training.framework_version))
 
 
-def _by_stage(job: Job) -> bool:
+def optimizer_depends_on_stage(job: Job) -> bool:
+    """Whether the framework has the job's optimizer, though not with every ZeRO stage."""
     support = _support(job)
     if job.training.optimizer in _OLDER or support is None or support.zero == (0, 1, 2, 3):
         return False
@@ -110,7 +111,7 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
     # by elements has no whole rows that Adafactor could add up.
     Rule(
         "optimizer-unsupported", _stage, "{framework} {version} cannot combine optimizer '{optimizer}' with zero {zero}",
-        "Set zero to {optimizer_zeros}, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=_by_stage,
+        "Set zero to {optimizer_zeros}, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=optimizer_depends_on_stage,
     ),
     Rule(
         "optimizer-unsupported", always, "{framework} trains with optimizer '{optimizer}' in bf16 or fp32, not in fp16",
