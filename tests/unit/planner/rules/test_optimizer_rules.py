@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import job_of, llama_model, rows_of, with_experts
+from cost_models.errors import InvalidInputError
 from planner.rules import reasons
 
 DENSE = llama_model(vocab_size=32000)
@@ -88,3 +89,12 @@ def test_a_stage_without_the_optimizer_names_those_that_have_it(
     job = job_of(DENSE, framework, num_nodes=2, optimizer=optimizer, framework_version=version)
     (found,) = reasons(job, rows_of(job, {"zero": zero}), 0)
     assert found["hint"] == hint
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("Adam", "adam"), ("SGD", "sgd"), ("adamw", "adam"), ("paged_adamw_8bit", "adam-8bit")]
+)
+def test_an_optimizer_in_other_letters_is_the_one_that_is_meant(written: str, meant: str):
+    with pytest.raises(InvalidInputError) as caught:
+        job_of(DENSE, optimizer=written)
+    assert caught.value.problems[0].hint == f"Did you mean '{meant}'?"

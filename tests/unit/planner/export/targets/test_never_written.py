@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from launch_rows import row_of
 from tower_configs import llava
 
 from builders import tiny_model
+from launch_rows import row_of
 from planner.export.export import export_row
 from planner.export.quantities import FieldNotExpressibleError
 
