@@ -48,11 +48,21 @@ def models(draw) -> dict[str, Any]:
         "num_key_value_heads": draw(of(heads, heads // 2)), "intermediate_size": 4 * hidden,
         "vocab_size": draw(of(1000, 32000, 128000)), "tie_word_embeddings": draw(st.booleans()),
     }  # fmt: skip
-    kind = draw(of("dense", "dense", "moe", "alternating", "windows", "hybrid"))
+    kind = draw(of("dense", "dense", "moe", "alternating", "windows", "hybrid", "tower"))
     if kind in ("moe", "alternating"):
         model["moe"] = {"num_experts": draw(of(4, 6)), "top_k": 2, "expert_intermediate_size": 2 * hidden}
     if kind == "alternating":
         model["moe"]["moe_layer_freq"] = 2
+    if kind == "tower":
+        tower = {
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 6,
+            "intermediate_size": 512,
+            "image_size": 64,
+            "patch_size": 4,
+        }
+        model["multimodal"] = {"model_type": "llava", "vision_config": tower}
     if kind == "hybrid":
         types = ["full_attention" if index % 4 == 3 else "linear_attention" for index in range(layers)]
         model |= {
@@ -97,6 +107,8 @@ def requests(draw) -> dict[str, Any]:
     }  # fmt: skip
     objective = draw(of("step_time", "step_time", "cost", "fewest_gpus"))
     framework = draw(of("megatron", "megatron", "torchtitan", "fsdp", "deepspeed", "nanotron", "megatron-deepspeed"))
+    seen = framework in ("megatron", "fsdp", "deepspeed") and "multimodal" in model
+    towers = {"vision": draw(of("frozen", "trained")), "images_per_sequence": draw(of(0.5, 2.0))} if seen else None
     return {
         "model": model,
         "cluster": {"gpu": gpu, "num_nodes": draw(of(1, 2, 3)), "gpus_per_node": draw(of(2, 4, 6, 8))},
@@ -106,6 +118,7 @@ def requests(draw) -> dict[str, Any]:
             **({"framework_version": draw(of("0.2", "0.3"))} if framework == "torchtitan" else {}),
             # Some of them know not every ZeRO stage, and some frameworks have not all of them.
             "optimizer": draw(of("adam", "adam", "adam", "muon", "adafactor", "lion", "adam-4bit", "sgd-momentum")),
+            "towers": towers,
         },
         "constraints": draw(constraints(model["num_layers"])),
         "objective": objective,
