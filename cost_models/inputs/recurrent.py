@@ -104,6 +104,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
             return filled(f"recurrent.{name}", value, fallback)
         return fallback if value is None else value
 
+    # One group for all heads is Mamba-2's default; delta nets share a key head between value heads in the same way.
     groups = default("num_groups", given.num_groups, 1, told=not headless)
     if heads % groups:
         message = f"num_heads {heads} is not a multiple of num_groups {groups}"

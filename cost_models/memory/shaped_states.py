@@ -80,6 +80,7 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
         again_KN = copies * BYTES_PER[training.grad_dtype] * np.minimum(even_KN + largest, even_KN * dense)
         moment_KN = np.where(np.isin(strategies.zero, repeated), again_KN, moment_KN)
     largest = held.largest([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds])
+    # One matrix after another is made orthogonal, so that the temporaries of the largest alone are held.
     return {
         **more,
         "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,

@@ -41,6 +41,7 @@ def optimizer_depends_on_stage(job: Job) -> bool:
     return support.since is None or not precedes(job.training.framework_version, support.since)
 
 
+# Megatron raises where its emerging optimizers meet fp16; the other frameworks' run in it.
 def _refuses_half(job: Job) -> bool:
     support = _support(job)
     return job.training.precision == "fp16" and support is not None and support.without_half
@@ -63,6 +64,7 @@ def _refuses_parts(job: Job) -> bool:
     return support is not None and not support.takes_parts
 
 
+# A stack of experts is a tensor of three dimensions, of which torch.optim.Muon's constructor takes none.
 def _refuses_stacks(job: Job) -> bool:
     support = _support(job)
     stacked = job.training.software_date >= GROUPED_EXPERTS_SINCE or not job.has_hf_modules
