@@ -14,7 +14,7 @@ from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
 from cost_models.frameworks.optimizers import updates_dtensors, updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
-from cost_models.layers.shapes import parameter_tensors
+from cost_models.layers.shapes import parameter_tensors, tensors_by_part
 from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.muon import muon_s, vectors_owned
@@ -162,7 +162,11 @@ def _looped_tensors(job: Job, strategies: Strategies) -> Floats:
     """Tensors that an optimizer of `LOOPED` takes one after another, shape (N,)."""
     normed = 2.0 * job.model.num_layers / strategies.pp * (job.model.qk_norm != "none")
     flat = (strategies.zero >= 1) & updates_flat_parts(job.training)
-    return np.where(flat, 1.0, _held_tensors(job, strategies) + normed)
+    tensors = _held_tensors(job, strategies) + normed
+    if job.training.frozen:  # what is frozen has no gradient, and the loop passes it over
+        parts = [tensors_by_part(job, kind) for kind in job.model.layer_kinds]
+        tensors = tensors - sum(part.get(name, 0.0) for part in parts for name in job.training.frozen) / strategies.pp
+    return np.where(flat, 1.0, tensors)
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:
