@@ -38,6 +38,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return meant
     lower = {n.lower(): n for n in reversed(names)}
     wanted = name.lower()[:100]
+    if wanted in lower:
+        return lower[wanted]
     longer = [n for key, n in lower.items() if key.startswith(f"{wanted}-")]
     if longer:
         return min(longer, key=lambda n: (len(n), n))

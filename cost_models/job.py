@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.corrections import NO_CORRECTIONS, InForce, Scope
 from cost_models.frameworks import FrameworkFacts, LatentDown, RecipeFacts, framework_facts, memory_traits
+from cost_models.frameworks.optimizers import overlaps_whole_gradients
 from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.method import PLAIN, Method
 from cost_models.specs.model import Model
@@ -142,7 +143,11 @@ class Job:
         them.
         """
         usual = self.framework.overlaps[flag] and self.training.software_date >= self.framework.overlaps_since
-        return usual & (zero >= self.framework.overlaps_from_zero)
+        return usual & (zero >= self.framework.overlaps_from_zero) & self.can_overlap(flag, zero=zero)
+
+    def can_overlap(self, flag: str, *, zero: Any) -> Any:
+        """Whether the optimizer lets a flag of `strategy.overlap` be set, for one ZeRO stage or an array of them."""
+        return flag != "grad_reduce" or (zero > 0) | overlaps_whole_gradients(self.training)
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,6 +135,13 @@ def reduces_for_whole_matrices(training: Training) -> bool:
     return whole and precedes(training.framework_version, LAYER_WISE_LAYOUT_SINCE)
 
 
+def overlaps_whole_gradients(training: Training) -> bool:
+    """Whether gradients that nothing shards can be reduced beside the backward (megatron/training/arguments.py, Muon optimizer check)."""
+    support = OPTIMIZERS[training.framework].get(training.optimizer)
+    since = None if support is None else support.overlaps_whole_since
+    return since is None or not precedes(training.framework_version, since)
+
+
 def updates_dtensors(training: Training, zero: int) -> bool:
     """Whether the optimizer's tensors are DTensors at this ZeRO stage (torchtitan's replicas; torch/distributed/fsdp/_fully_shard)."""
     return training.framework == "torchtitan" or (training.framework == "fsdp" and zero >= 2)

@@ -59,6 +59,7 @@ def resolve_documents(
     else:
         pairs = tuple((length, share) for length, share in given)
         wanted = attended_mean(pairs, seq_length)
+    # A resolved request holds both, which then agree to the last digits that JSON keeps.
     if mean is not None and abs(mean - wanted) > _SAME * wanted:
         message = f"document_lengths and mean_document_length {mean:g} are both given"
         raise InvalidInputError([Problem(child(pointer, "document_lengths"), message, "Give one of the two.")])

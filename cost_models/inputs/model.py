@@ -280,6 +280,10 @@ def _layers(
     if "moe" in alone and spec.moe is None:
         message = "moe is required where layer_types has 'moe' layers"
         reading.refuse("moe", message, "Describe the experts.", code="missing-field")
+    if "moe" not in alone and spec.moe is not None:
+        reading.refuse(
+            "moe", "moe is given, but no layer of layer_types is 'moe'", "Name its layers, or leave moe out."
+        )
     names = types or ["full_attention"] * spec.num_layers
     return recurrent, tuple(
         LayerKind(name == "moe", window, mixer, has_mlp=name in ALONE)

@@ -36,7 +36,7 @@ class RecurrentInput(Documented):
     kind: RecurrentKind
     """Sort of mixer: "mamba" (Mamba-1), "mamba2", "gated-delta-net", or "short-conv", a gated convolution alone (LFM2)."""
     num_heads: Count | None = None
-    """Number of heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
+    """Heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
     head_dim: Count | None = None
     """Width of one head. Default: twice hidden_size over `num_heads` for mamba and mamba2, hidden_size for short-conv; else needed."""
     num_groups: Count | None = None
@@ -57,8 +57,12 @@ class RecurrentInput(Documented):
     """Width of the bottleneck of Mamba's step sizes. Default: a sixteenth of hidden_size, rounded up."""
     inner_norms: Flag | None = None
     """Whether step sizes, B and C are normalised (Jamba). Default false."""
-    chunk_size: Count | None = None
+    chunk_size: Annotated[Count, Field(le=8192)] | None = None
     """Tokens of one chunk of the kernel. Default 256 for mamba2, 64 for a delta net."""
+
+
+_STEPS: Final = "mamba"
+"""The kind whose step sizes come from a bottleneck of their own (dt_rank)."""
 
 
 Filled = Callable[[str, Any, Any], Any]
@@ -77,6 +81,7 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         refuse: notes a broken rule.
     """
     kind = given.kind
+    _refuse_foreign(given, refuse)
     mamba, delta = kind in ("mamba", "mamba2"), kind == "gated-delta-net"
     # Mamba treats each channel by itself, and a short convolution has no state at all.
     headless = kind in ("mamba", "short-conv")
@@ -92,23 +97,25 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         elif inner % heads:
             refuse("recurrent.num_heads", f"num_heads {heads} does not divide {inner}", "Give 'head_dim' as well.")
         width = filled("recurrent.head_dim", None, max(inner // heads, 1))
-    groups, state, chunk = given.num_groups, given.state_size, given.chunk_size
-    # Nothing is assumed about what a mixer does not have: Mamba-1 has no groups, a convolution alone neither a state nor chunks.
-    if headless:
-        groups = groups or 1
-    if kind == "short-conv":
-        state, chunk = state or 0, chunk or _CHUNKS[kind]
-    groups = filled("recurrent.num_groups", groups, 1)
+
+    def default(name: str, value: object, fallback: object, *, told: bool) -> Any:
+        """A field's value. What the kind does not have, and constants of its kernels, are not reported as assumed."""
+        if told:
+            return filled(f"recurrent.{name}", value, fallback)
+        return fallback if value is None else value
+
+    # One group for all heads is Mamba-2's default; delta nets share a key head between value heads in the same way.
+    groups = default("num_groups", given.num_groups, 1, told=not headless)
     if heads % groups:
         message = f"num_heads {heads} is not a multiple of num_groups {groups}"
         refuse("recurrent.num_groups", message, "Use a divisor of num_heads.")
-    usual_state = {"mamba": 16, "mamba2": 128, "gated-delta-net": width, "short-conv": 0}[kind]
+    state = {"mamba": 16, "mamba2": 128, "gated-delta-net": width, "short-conv": 0}[kind]
     return Recurrent(
         kind=kind,
         num_heads=heads,
         head_dim=width,
         num_groups=groups,
-        state_size=filled("recurrent.state_size", state, usual_state),
+        state_size=default("state_size", given.state_size, state, told=kind != "short-conv"),
         conv_kernel=filled("recurrent.conv_kernel", given.conv_kernel, 3 if kind == "short-conv" else 4),
         conv_bias=filled("recurrent.conv_bias", given.conv_bias, mamba),
         in_bias=bool(given.in_bias),
@@ -116,8 +123,27 @@ def resolved_recurrent(given: RecurrentInput, hidden: int, *, filled: Filled, re
         gated_norm=given.gated_norm or {"mamba2": "full", "gated-delta-net": "per_head"}.get(kind, "none"),  # type: ignore[arg-type]
         dt_rank=filled("recurrent.dt_rank", given.dt_rank, -(-hidden // 16)) if kind == "mamba" else 0,
         inner_norms=bool(given.inner_norms),
-        chunk_size=filled("recurrent.chunk_size", chunk, _CHUNKS[kind]),
+        chunk_size=default("chunk_size", given.chunk_size, _CHUNKS[kind], told=kind == "mamba2"),
     )
+
+
+def _refuse_foreign(given: RecurrentInput, refuse: Refuse) -> None:
+    """Notes sizes that the kind does not have, and missing ones that it cannot do without."""
+    kind = given.kind
+    bottleneck = kind == _STEPS
+    for name, value, has, what in (
+        ("state_size", given.state_size, kind != "short-conv", "state"),
+        ("dt_rank", given.dt_rank, bottleneck, "bottleneck of step sizes"),
+    ):
+        if value == 0 and has:
+            refuse(
+                f"recurrent.{name}", f"{name} is 0; it must be at least 1 for {kind}", "Correct it, or leave it out."
+            )
+        elif value and not has:
+            refuse(f"recurrent.{name}", f"{name} is {value}, but {kind} has no {what}", "Leave it out.")
+    if given.inner_norms and not bottleneck:
+        message = f"inner_norms is true, but {kind} does not normalise step sizes, B and C"
+        refuse("recurrent.inner_norms", message, "Leave it out.")
 
 
 def layer_mixers(layer_types: Sequence[str] | None, num_layers: int) -> list[Mixer]:

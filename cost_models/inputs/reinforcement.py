@@ -27,6 +27,7 @@ def refuse_reinforcement(document: Mapping[str, object], *, pointer: str) -> Non
     Raises:
         NotModelledError: it names such a program as its framework, or has a field for such a part.
     """
+    # Nothing else of the document is read: a request of such a program has more that is wrong, and one sentence says why.
     framework = document.get("framework")
     named = "framework" if isinstance(framework, str) and framework.lower() in PROGRAMS else None
     field = named or next((name for name in document if name in FIELDS), None)

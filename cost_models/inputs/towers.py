@@ -151,6 +151,7 @@ def _sounds(reading: _Reading, tower: Tower, *, trained: bool) -> TowerUse:
     seconds, window = reading.given.audio_seconds_per_sequence, tower.seconds_per_input or 1.0
     if seconds is None:
         seconds = reading.assumed["audio_seconds_per_sequence"] = window
+    # Tokens follow from the sound, the encoder's work from the windows.
     # Whole windows are encoded: shorter sounds are filled up.
     windows = -(-seconds // window)
     tokens = seconds / window * (tower.tokens_per_input or 0)
@@ -159,6 +160,7 @@ def _sounds(reading: _Reading, tower: Tower, *, trained: bool) -> TowerUse:
 
 def _check_length(reading: _Reading, uses: list[TowerUse]) -> None:
     """Notes towers whose tokens are more than the sequence holds."""
+    # Tokens of towers take places of the sequence, so that both towers of a model share its length.
     total, length = sum(use.tokens for use in uses), reading.training.seq_length
     if total <= length:
         return
@@ -172,6 +174,8 @@ def _check_length(reading: _Reading, uses: list[TowerUse]) -> None:
     images = given.images_per_sequence or 1.0
     each = uses[0].tokens / images
     message = f"{images:g} images of {each:g} tokens are {total:g} tokens, more than seq_length {length}"
+    if images == 1:
+        message = f"an image of {each:g} tokens is longer than seq_length {length}"
     fewer = int(length // each)
     hint = (
         f"Use at most {fewer} image{'s' * (fewer > 1)}"

@@ -215,7 +215,7 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     )
     filled = _filled(given, batch, facts)
     if given.document_lengths is not None:
-        varies = ("document-lengths-vary",) if documents and len(documents) > 1 else ()
+        varies = ("document-lengths-vary",) if len({length for length, _ in documents or ()}) > 1 else ()
         filled = replace(
             filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
         )

@@ -57,6 +57,7 @@ def _swap_s(job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyP
     """
     r, e = job.model.recurrent, job.training.compute_bytes
     assert r is not None
+    # With fewer groups than ranks each rank needs a copy of its heads' group, and as many copies travel.
     groups = np.maximum(r.num_groups / rows.tp, rows.cp)
     each = [
         (3.0, r.inner_size / rows.tp),  # gate and input one way, the output the other
@@ -68,6 +69,7 @@ def _swap_s(job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyP
         price = job.calibration.collective_s("all_to_all", tokens * width * e, placement=placements.cp)
         seconds = seconds + calls * price.seconds
         tier = np.maximum(tier, price.tier).astype(np.int8)
+    # The backward sends the gradients of each tensor the other way, with the same calls.
     used = rows.cp > 1
     return PassSeconds(
         np.where(used, seconds, 0.0), np.where(used, seconds, 0.0), np.where(used, tier, 0).astype(np.int8)

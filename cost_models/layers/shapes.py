@@ -176,6 +176,11 @@ def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats)
 
 def parameter_tensors(job: Job, kind: LayerKind) -> float:
     """Number of parameter tensors of one layer outside its routed experts, each a collective where gathered alone. [C-14]"""
+    return sum(tensors_by_part(job, kind).values())
+
+
+def tensors_by_part(job: Job, kind: LayerKind) -> dict[str, float]:
+    """The same by the part that may be frozen: norms, attention with recurrent mixers, and MLP with shared experts."""
     model = job.model
     norms = model.norms_of(kind) * (1.0 + model.norm_bias)
     separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
@@ -184,7 +189,5 @@ def parameter_tensors(job: Job, kind: LayerKind) -> float:
     if kind.recurs:
         assert model.recurrent is not None
         attention += recurrent_parameters(model.recurrent, model.hidden_size).tensors
-    if not kind.has_mlp:
-        return norms + attention
-    dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
-    return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
+    dense = kind.has_mlp and (not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0))
+    return {"norms": norms, "attention": attention, "mlp": dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)}

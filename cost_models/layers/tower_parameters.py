@@ -36,6 +36,7 @@ class TowerElements:
 def tower_elements(use: TowerUse, *, projector_trained: bool) -> TowerElements:
     """Parameters of a tower, equal to those of its modules in transformers. [M-27]"""
     tower = use.tower
+    # The vocabulary and the last norm of this model stand for nothing, so that its layers alone are counted.
     encoder = sum(count_parameters(tower.layers).per_layer) + tower.stem_parameters
     trained = encoder * use.trained + tower.projector_parameters * projector_trained
     return TowerElements(encoder, tower.projector_parameters, trained)
@@ -59,6 +60,7 @@ def recomputes(job: Job, strategies: Strategies) -> Bools:
     """Whether the layers of trained towers are recomputed in full, shape (N,)."""
     towers = job.training.towers
     assert towers is not None
+    # gradient_checkpointing_enable() of transformers is one switch for all of a model, so a tower follows the text model by itself.
     if towers.recompute is not None:
         return np.full(len(strategies), towers.recompute == "full")
     return np.asarray(strategies.recompute == Recompute.FULL)
@@ -73,6 +75,7 @@ def tower_rows(job: Job, use: TowerUse, strategies: Strategies) -> Strategies:
     one = np.ones(len(strategies))
     split = split_by_tensor(job, use)
     repeated = recomputes(job, strategies) & use.trained
+    # Ranks that repeat a tower's work are more replicas of it: they share its state, and reduce its gradients together.
     others = strategies.cp if split else strategies.cp * strategies.tp
     return replace(
         strategies,

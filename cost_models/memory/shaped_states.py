@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cost_models.frameworks.optimizers import muon_facts
+from cost_models.layers.trained import head_is_trained, saved_elements
 from cost_models.layers.weight_matrices import StageMatrices, stage_matrices
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
@@ -73,14 +74,13 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
             more["main"] = parts["main"] + main * (extra_KN + extra_expert_KN)
     repeated = [zero for zero, spread in facts.spread.items() if spread == "repeated"]
     if repeated:
-        largest = np.max(np.stack(elements), axis=0)
+        largest = held.largest(elements)
         copies = 2.0 if facts.holds(facts.staged_since, training.framework_version) else 1.0
         # The parts of a rank begin and end in the middle of matrices, whose momentum it holds whole, in the gradients' type.
         again_KN = copies * BYTES_PER[training.grad_dtype] * np.minimum(even_KN + largest, even_KN * dense)
         moment_KN = np.where(np.isin(strategies.zero, repeated), again_KN, moment_KN)
-    largest = np.max(
-        np.stack([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds]), axis=0
-    )
+    largest = held.largest([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds])
+    # One matrix after another is made orthogonal, so that the temporaries of the largest alone are held.
     return {
         **more,
         "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,
@@ -97,6 +97,18 @@ def _padded(batch: Batch, parts: Mapping[str, Floats], padding_KN: Floats) -> di
     }
 
 
+def _trained_words(batch: Batch) -> tuple[Floats, Floats]:
+    """Trained elements of a rank's parts of embedding and output projection, shape (K, N) each."""
+    job, stages = batch.job, batch.stages
+    if job.training.adapter is not None:  # copies of what peft trains in full beside the adapters
+        embedding, head = saved_elements(job.model, job.training.adapter)
+        tp = batch.strategies.tp
+        return stages.first_KN * embedding / tp, stages.head_KN * head / tp
+    embedding_KN, head_KN = batch.end_words
+    embedding_KN = embedding_KN * ("embedding" not in job.training.frozen)
+    return embedding_KN, head_KN * head_is_trained(job.model, job.training)
+
+
 def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
     """Sums of rows and columns of matrices, one moment of vectors; flat shards of matrices are vectors. [M-51]"""
     job, strategies = batch.job, batch.strategies
@@ -104,7 +116,7 @@ def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, exper
     dense, expert = _shards(strategies)
     flat_KN = state * (dense_KN / dense + expert_KN / expert)
     h = float(job.model.hidden_size)
-    embedding_KN, head_KN = batch.end_words
+    embedding_KN, head_KN = _trained_words(batch)
     words_KN = embedding_KN + head_KN
     sums_KN = (
         held.total([each.rows + each.columns for each in held.kinds])
@@ -112,7 +124,7 @@ def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, exper
         + h * ((embedding_KN > 0) * 1.0 + (head_KN > 0))
     )
     vectors_KN = np.maximum(_vectors(held, dense_KN) - words_KN, 0.0)
-    largest = np.maximum(np.max(np.stack([each.elements for each in held.kinds]), axis=0), batch.table.word)
+    largest = np.maximum(held.largest([each.elements for each in held.kinds]), np.maximum(embedding_KN, head_KN))
     temporary = np.where(strategies.zero == 0, _FACTORED_BYTES * largest, NOTHING)
     return {
         "optimizer": np.where(strategies.zero == 0, state * (sums_KN + vectors_KN), flat_KN),

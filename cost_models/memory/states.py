@@ -193,6 +193,8 @@ def _partly_trained(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> StageS
     parts["host"] = parts["host"] + HOST_BUFFER_RATIO.value * frozen_KN * away
     if not BYTES_PER[job.training.main_param_dtype]:
         parts["main"] = NOTHING
+    if job.training.optimizer in SHAPED:
+        parts |= shaped_states(batch, parts, dense_KN=trained_KN, expert_KN=trained_expert_KN)
     return _with_early_gradients(batch, parts, dense_KN + expert_KN, trained_KN + trained_expert_KN)
 
 

@@ -18,6 +18,7 @@ def spans(lengths: Lengths, seq_length: int) -> Lengths:
     A document that is longer than a sequence is cut into whole sequences and a rest; the others are whole. Lengths that are close
     count as their mean over tokens, which leaves the number of pairs of tokens as it is.
     """
+    # Numbers of tokens in a class, and of pairs of tokens that see each other: the sum of squares, of which causal attention computes half.
     classes: dict[int, list[float]] = {}
     for length, share in lengths:
         whole = math.floor(length / seq_length) if length > seq_length else 0
@@ -26,6 +27,7 @@ def spans(lengths: Lengths, seq_length: int) -> Lengths:
                 held = classes.setdefault(math.floor(_CLASSES_PER_OCTAVE * math.log2(piece)), [0.0, 0.0])
                 held[0] += share * count * piece
                 held[1] += share * count * piece * piece
+    # A class stands for its mean over tokens and not over documents, so that its pairs stay what they were.
     tokens = sum(held[0] for held in classes.values())
     return tuple((held[1] / held[0], held[0] / tokens) for _, held in sorted(classes.items()))
 

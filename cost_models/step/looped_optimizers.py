@@ -15,6 +15,7 @@ import numpy as np
 from cost_models.constants import HOST_SYNC_S, Constant
 from cost_models.frameworks.optimizers import updates_dtensors, updates_flat_parts
 from cost_models.job import Job
+from cost_models.layers.shapes import tensors_by_part
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.units import MICRO
@@ -111,4 +112,8 @@ def _looped_tensors(job: Job, strategies: Strategies, loop: Loop) -> Floats:
     """Tensors that the loop takes, shape (N,): one flat part where the framework hands it that."""
     normed = 2.0 * job.model.num_layers / strategies.pp * (job.model.qk_norm != "none")
     flat = (strategies.zero >= 1) & updates_flat_parts(job.training)
-    return np.where(flat, 1.0, loop.tensors + normed)
+    tensors = loop.tensors + normed
+    if job.training.frozen:  # what is frozen has no gradient, and the loop passes it over
+        parts = [tensors_by_part(job, kind) for kind in job.model.layer_kinds]
+        tensors = tensors - sum(part.get(name, 0.0) for part in parts for name in job.training.frozen) / strategies.pp
+    return np.where(flat, 1.0, tensors)

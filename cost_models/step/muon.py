@@ -14,7 +14,7 @@ from cost_models.hardware.placement import Placement
 from cost_models.job import Job
 from cost_models.layers.weight_matrices import Matrices, StageMatrices, stage_matrices
 from cost_models.specs.training import BYTES_PER
-from cost_models.step.stage_parameters import dense_by_slot, rank_parameters
+from cost_models.step.stage_parameters import dense_by_slot, trained_rank_parameters
 from cost_models.strategies.kept_columns import kept_columns
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import combinations_of
@@ -86,11 +86,11 @@ def muon_s(job: Job, strategies: Strategies) -> Floats:
 def _of_rows(job: Job, rows: Strategies) -> Floats:
     held = stage_matrices(job, rows)
     seconds = [_one(job, rows, each) for each in held.kinds]
-    whole_KN, packed_KN = held.total(seconds), np.zeros_like(held.counts[0])
+    whole_KN, packed_KN = held.total(seconds), held.nothing_KN
     for is_expert in (False, True):
         packed_KN = packed_KN + held.fullest(seconds, shards=_shards(rows, is_expert=is_expert), is_expert=is_expert)
     # Where every rank with a part of a matrix makes all of it, it makes those that its share begins and ends in, too.
-    repeated_KN = np.minimum(whole_KN, packed_KN + np.max(np.stack(seconds), axis=0))
+    repeated_KN = np.minimum(whole_KN, packed_KN + held.largest(seconds))
     made_KN = whole_KN
     for zero, spread in muon_facts(job.training).spread.items():
         of_stage_KN = {"repeated": repeated_KN, "tensors": whole_KN}.get(spread, packed_KN)
@@ -136,7 +136,7 @@ def _sharded_host_s(job: Job, each: Matrices) -> Floats:
 
 def _exchanged_s(job: Job, rows: Strategies, held: StageMatrices) -> Floats:
     """Seconds of what ranks exchange so that matrices are whole where they are made, none of it hidden, shape (K, N). [C-60]"""
-    total = np.zeros_like(held.counts[0])
+    total = held.nothing_KN
     if not ((rows.zero_shard_size > 1) | (rows.expert_shard_size > 1)).any():
         return total
     placements = groups(rows, job.cluster)
@@ -171,7 +171,7 @@ def _exchange_of_one_s(job: Job, rows: Strategies, each: Matrices, placement: Pl
 
 def vectors_owned(job: Job, strategies: Strategies) -> Floats:
     """Elements that Adam updates on the rank with most of them: embedding, head, norms and biases, shape (N,). [F-30]"""
-    held, others = stage_matrices(job, strategies), rank_parameters(job, strategies)
+    held, others = stage_matrices(job, strategies), trained_rank_parameters(job, strategies)
     matrices_KN = held.total([np.where(each.is_expert, 0.0, each.elements) for each in held.kinds])
     vectors_KN = np.maximum(dense_by_slot(others, strategies) - matrices_KN, 0.0)
     return np.asarray((vectors_KN / _shards(strategies, is_expert=False)).max(axis=0))

@@ -63,7 +63,8 @@ REJECTIONS: Mapping[str, str] = {
     "zero-quantized-unsupported": "quantise what ZeRO sends, which the framework or the split does not allow",
     "adapter-unsupported": "split a model with adapters in a way that the framework does not have",
     "quantized-base-unsupported": "shard a quantised base that the framework cannot shard",
-    "optimizer-unsupported": "use an optimizer that the framework does not have",
+    "optimizer-unsupported": "use an optimizer that the framework does not have, or not with their ZeRO stage",
+    "layers-unsupported-by-framework": "have layers of a kind that the framework does not have",
     "recompute-unsupported": "recompute in a way that the framework does not have",
     "recompute-modules-unsupported": "recompute modules that the framework cannot be told",
     "recompute-count-mismatch": "recompute more layers than a stage holds",
@@ -81,7 +82,6 @@ REJECTIONS: Mapping[str, str] = {
     "pool-unknown": "name a pool that the cluster does not have",
     "pool-per-stage-mismatch": "name pools for another number of stages",
     "pool-exceeded": "need more nodes than a pool has",
-    "layers-unsupported-by-framework": "have layers of a kind that the framework has no modules for",
     "unequal-data-parallel-shares": "would give replicas of a stage unequal shares of the batch",
 }
 

@@ -22,6 +22,7 @@ def tower_parts(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
     if towers is None or not towers.uses:
         return {}
     row = strategies.take(np.array([index]))
+    # Of one micro-batch; the first stage encodes those of a step one after another.
     seconds = tower_seconds(job, row)
     saved = saved_by_each_tower(job, memory_traits(job.training), row)
     # Each micro-batch's images are encoded once, on every rank of the first stage.

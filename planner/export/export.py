@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from cost_models.errors import InvalidInputError, NotExpressibleError, Problem
 from cost_models.frameworks.releases import version_key
@@ -86,6 +86,19 @@ def export_row(
     return _files(plan, launch, target, version, row=row, strategy=whole.strategy, predicted=predicted)
 
 
+_NEVER_WRITTEN: Final = {
+    "training.towers": (
+        "launch files train the text model alone",
+        "Take the strategy over into a recipe of the multimodal model, or plan without training.towers.",
+    ),
+    "model.classes": (
+        "launch files train language models, without a classification head",
+        "Load the model with transformers' AutoModelForSequenceClassification in the exported script of a plan without model.classes.",
+    ),
+}
+"""What no target's files train: why, and what to do."""
+
+
 def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
     """What a target's writer says of a plan: everything, or an error.
 
@@ -93,9 +106,9 @@ def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
         FieldNotExpressibleError: a field that matters was refused or left out.
     """
     quantities = Quantities(plan, target=target.name, version=version)
-    if quantities.peek("training.towers"):
-        why = "launch files train the text model alone; take the strategy over into a recipe of the multimodal model"
-        raise quantities.refusal("training.towers", why=why)
+    for field, (why, hint) in _NEVER_WRITTEN.items():
+        if quantities.peek(field):
+            raise quantities.refusal(field, why=why, hint=hint)
     launch = target.write(quantities)
     quantities.finish()
     return with_collectives(launch, plan.job.cluster.collectives, target, version)

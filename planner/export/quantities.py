@@ -25,6 +25,10 @@ NOTHING: tuple[Any, ...] = (None, False, 0, "none", ())
 """Values that ask a target for nothing."""
 
 
+_DESCRIPTIONS = frozenset({"training.towers", "model.recurrent"})
+"""Fields whose values are whole descriptions."""
+
+
 class FieldNotExpressibleError(NotExpressibleError):
     """A target cannot say a field of the plan.
 
@@ -32,14 +36,22 @@ class FieldNotExpressibleError(NotExpressibleError):
     """
 
     def __init__(
-        self, field: str, value: Any, target: str, version: str, *, why: str, nearest: Mapping[str, Any] | None = None
+        self,
+        field: str,
+        value: Any,
+        target: str,
+        version: str,
+        *,
+        why: str,
+        nearest: Mapping[str, Any] | None = None,
+        hint: str = "Choose another target, or fix the field to what this one can say.",
     ) -> None:
         instead = ", ".join(f"{name} {said(each)}" for name, each in (nearest or {}).items())
-        hint = (
-            f"Plan with {instead}." if instead else "Choose another target, or fix the field to what this one can say."
-        )
+        hint = f"Plan with {instead}." if instead else hint
+        # A description of many fields says less than its name.
+        told = field if field in _DESCRIPTIONS else f"{field} {said(value)}"
         super().__init__(
-            f"{target} {version} cannot be told {field} {said(value)}: {why}",
+            f"{target} {version} cannot be told {told}: {why}",
             hint=hint,
             context={
                 "field": field, "value": value, "target": target, "version": version, "nearest": dict(nearest or {}),
@@ -109,10 +121,12 @@ class Quantities(Mapping[str, Any]):
         """States that the target always does `value`, without being told."""
         self.only(field, [value], why=why)
 
-    def refusal(self, field: str, *, why: str, nearest: Mapping[str, Any] | None = None) -> FieldNotExpressibleError:
-        """The error that the target cannot say the value of a field."""
+    def refusal(
+        self, field: str, *, why: str, nearest: Mapping[str, Any] | None = None, **hint: str
+    ) -> FieldNotExpressibleError:
+        """The error that the target cannot say the value of a field; a `hint` where no other target can either."""
         return FieldNotExpressibleError(
-            field, self._values.get(field), self.target, self.version, why=why, nearest=nearest
+            field, self._values.get(field), self.target, self.version, why=why, nearest=nearest, **hint
         )
 
     def unsaid(self) -> list[str]:

@@ -31,7 +31,7 @@ from planner.pools.placements import NodeLimits, Sites, build_sites, price_weigh
 from planner.pools.ranking import Ranking
 from planner.rules import violations
 from planner.rules.expressible import SPLIT_CODES, splits_freely
-from planner.search.base_rows import BASE_CODES
+from planner.search.base_rows import base_codes
 from planner.search.budget import Budget, best_first
 from planner.search.objective import Goal
 from planner.search.progress import Progress, progress_of
@@ -103,7 +103,7 @@ class PoolSearch:
 
     def _run(self) -> None:
         found, base = self.found, self.space.base()
-        base = base.take(self._legal(base, only=BASE_CODES, weights=self.space.multiplicity(base)))
+        base = base.take(self._legal(base, only=base_codes(self.space.job), weights=self.space.multiplicity(base)))
         sites, homeless = build_sites(self.pooled, base, limits=self.limits, fixed=self.pools)
         sizes = self.space.multiplicity(base)
         found.rejected["unequal-data-parallel-shares"] += int(sizes[homeless].sum())

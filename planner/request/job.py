@@ -180,7 +180,7 @@ def resolve_pooled_job(
         CalibrationError: the calibration is missing, damaged, or belongs to another GPU.
     """
     errors: list[InvalidInputError] = []
-    model = _part(document, "model", resolve_model, errors)
+    model = _part(document, "model", _resolve_attending, errors)
     cluster = _part(document, "cluster", _resolve_any_cluster, errors)
     trainings: tuple[Training, ...] | None = None
     if model is not None and cluster is not None:
@@ -232,6 +232,20 @@ def resolve_job(document: Mapping[str, Any], *, cache: JobCache = JOBS, **option
     if lists_pools(document.get("cluster")):
         resolve_cluster(document["cluster"])  # refuses pools by name
     return resolve_pooled_job(document, cache=cache, **options).jobs[0]
+
+
+def _resolve_attending(document: Mapping[str, Any]) -> Model:
+    """The model, some layer of which attends: no formula was held against modules or runs of a model without attention.
+
+    Its parameters can be counted all the same, so that reading such a model refuses nothing.
+    """
+    model = resolve_model(document)
+    if any(kind.mixer in ("attention", "both") for kind in model.distinct_kinds):
+        return model
+    place = "/model/hf_config" if "hf_config" in document else "/model/layer_types"
+    message = "no layer of the model attends: models without attention are not modelled"
+    hint = "Plan a hybrid, some of whose layers attend: 'full_attention', 'sliding_attention', 'chunked_attention' or 'hybrid'."
+    raise NotModelledError([Problem(place, message, hint, "not-modelled")])
 
 
 def _resolve_any_cluster(document: Mapping[str, Any]) -> PooledCluster:

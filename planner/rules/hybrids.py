@@ -39,6 +39,11 @@ def _any_recurrent(job: Job) -> bool:
     return job.model.recurrent is not None
 
 
+def _split_in_turn(job: Job) -> bool:
+    """Whether the framework has the model's recurrent layers at all: heads of others are not its to divide."""
+    return job.model.recurrent is not None and job.model.recurrent.kind in job.framework.choices.recurrent
+
+
 def _without_modules(job: Job) -> bool:
     """Whether the framework has no module for some layer of the model in any release."""
     choices, kinds = job.framework.choices, job.model.distinct_kinds
@@ -108,7 +113,7 @@ HYBRID_RULES: tuple[Rule, ...] = (
         "heads-not-divisible", _split_heads,
         "tp {tp} does not divide the {mixer_heads} heads and {mixer_groups} groups of the recurrent layers",
         "Use a tp that divides both: {mixer_tp_options}.", f"{_MIXER}; transformer_config.py (linear_num_key_heads)",
-        frameworks=_SPLITS, when=_any_recurrent, smallest_change="tp {tp} -> {mixer_tp_fit}",
+        frameworks=_SPLITS, when=_split_in_turn, smallest_change="tp {tp} -> {mixer_tp_fit}",
     ),
     Rule(
         "tensor-parallel-unsupported", _tensor, "{framework} cannot split recurrent layers of the kind {mixer} (tp {tp})",
@@ -130,7 +135,7 @@ HYBRID_RULES: tuple[Rule, ...] = (
         "context-parallel-heads", _heads_over_context,
         "tp {tp} x cp {cp} does not divide the {mixer_heads} heads and {mixer_groups} groups of the recurrent layers, whose heads "
         "context parallelism shares out",
-        "Lower cp or tp.", f"{_CONTEXT}; transformer_config.py (tp_cp_size)", frameworks=_SPLITS, when=_any_recurrent,
+        "Lower cp or tp.", f"{_CONTEXT}; transformer_config.py (tp_cp_size)", frameworks=_SPLITS, when=_split_in_turn,
     ),
     Rule(
         "virtual-stages-unsupported", _virtual, "megatron {version} has no virtual stages for models with Mamba layers (vpp {vpp})",

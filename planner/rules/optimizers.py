@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 
 from cost_models.frameworks import precedes
-from cost_models.frameworks.optimizers import OPTIMIZERS, OptimizerSupport
+from cost_models.frameworks.optimizers import OPTIMIZERS, OptimizerSupport, overlaps_whole_gradients
 from cost_models.job import Job
 from cost_models.layers.expert_loop import GROUPED_EXPERTS_SINCE
 from cost_models.specs.training import Framework, Optimizer
@@ -33,13 +33,15 @@ def _stage(job: Job, s: Strategies) -> Bools:
     return ~one_of(s.zero, support.stages(job.training.framework_version))
 
 
-def _by_stage(job: Job) -> bool:
+def optimizer_depends_on_stage(job: Job) -> bool:
+    """Whether the framework has the job's optimizer, though not with every ZeRO stage."""
     support = _support(job)
     if job.training.optimizer in _OLDER or support is None or support.zero == (0, 1, 2, 3):
         return False
     return support.since is None or not precedes(job.training.framework_version, support.since)
 
 
+# Megatron raises where its emerging optimizers meet fp16; the other frameworks' run in it.
 def _refuses_half(job: Job) -> bool:
     support = _support(job)
     return job.training.precision == "fp16" and support is not None and support.without_half
@@ -54,9 +56,7 @@ def _whole_overlapped(_job: Job, s: Strategies) -> Bools:
 
 
 def _refuses_overlap(job: Job) -> bool:
-    support = _support(job)
-    since = None if support is None else support.overlaps_whole_since
-    return since is not None and precedes(job.training.framework_version, since)
+    return not overlaps_whole_gradients(job.training)
 
 
 def _refuses_parts(job: Job) -> bool:
@@ -64,6 +64,7 @@ def _refuses_parts(job: Job) -> bool:
     return support is not None and not support.takes_parts
 
 
+# A stack of experts is a tensor of three dimensions, of which torch.optim.Muon's constructor takes none.
 def _refuses_stacks(job: Job) -> bool:
     support = _support(job)
     stacked = job.training.software_date >= GROUPED_EXPERTS_SINCE or not job.has_hf_modules
@@ -112,7 +113,7 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
     # by elements has no whole rows that Adafactor could add up.
     Rule(
         "optimizer-unsupported", _stage, "{framework} {version} cannot combine optimizer '{optimizer}' with zero {zero}",
-        "Set zero to a stage that has it, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=_by_stage,
+        "Set zero to {optimizer_zeros}, or optimizer to 'adam'.", "cost_models/frameworks/optimizers.py", when=optimizer_depends_on_stage,
     ),
     Rule(
         "optimizer-unsupported", always, "{framework} trains with optimizer '{optimizer}' in bf16 or fp32, not in fp16",

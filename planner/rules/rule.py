@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from cost_models.frameworks import precedes
+from cost_models.frameworks.optimizers import OPTIMIZERS
 from cost_models.job import Job
-from cost_models.specs.training import Framework
+from cost_models.specs.training import Framework, Training
 from cost_models.strategies.fields import FIELD, NAMES
 from cost_models.strategies.strategy import ARRAY_FIELDS, Bools, Codes, Floats, Strategies
 
@@ -160,8 +161,17 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
         "mixer": model.recurrent.kind if model.recurrent else "a single block",
         "mixer_heads": mixer_heads, "mixer_groups": mixer_groups, "mixer_tp_options": listed(mixer_tp),
         "mixer_tp_fit": max((t for t in mixer_tp if t <= tp), default=1),
+        "optimizer_zeros": _stages_with_optimizer(training),
         "layers_per_stage": list(strategies.layouts.table[row["layout"]].layers),
     }  # fmt: skip
+
+
+def _stages_with_optimizer(training: Training) -> str:
+    """ZeRO stages with which this release runs the job's optimizer, such as "1 or 2"; empty where it has none."""
+    support = OPTIMIZERS[training.framework].get(training.optimizer)
+    stages = () if support is None else support.stages(training.framework_version)
+    *most, last = [str(stage) for stage in stages] or [""]
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ def _context(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.cp > 1)
 
 
+# Towers that are whole on every rank ask nothing of tp.
 def _split_towers(job: Job) -> list[Model]:
     """Layers of the towers that tensor-parallel ranks share."""
     return [use.tower.layers for use in job.training.tower_uses if split_by_tensor(job, use)]

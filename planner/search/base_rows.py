@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.job import Job
 from cost_models.strategies.strategy import Floats, Ints, Strategies, concatenated
 from planner.rules import violations
+from planner.rules.optimizers import optimizer_depends_on_stage
 from planner.search.bounds import build_bounds
 from planner.strategies.space import Space
 
@@ -24,6 +26,14 @@ BASE_CODES = frozenset({
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 
 
+def base_codes(job: Job) -> frozenset[str]:
+    """Those of `BASE_CODES` that say so of every expansion of a base row in this job.
+
+    Some optimizers run at some ZeRO stages alone, and a base row stands for all stages.
+    """
+    return BASE_CODES - {"optimizer-unsupported"} if optimizer_depends_on_stage(job) else BASE_CODES
+
+
 def least_left_s(space: Space, meshes: Ints, *, floors_s: Floats, most_rows: int = MOST_ROWS_AFTER_STOP) -> float:
     """Seconds of a step that nothing of these meshes undercuts, which a search left out before it had bounds of them.
 
@@ -37,7 +47,7 @@ def least_left_s(space: Space, meshes: Ints, *, floors_s: Floats, most_rows: int
     while start < len(meshes) and floors_s[start] < least_s and ends[start] <= most_rows:
         stop = max(start + 1, int(np.searchsorted(ends, rows + ROWS_AFTER_STOP, "right")))
         base = space.base(meshes[start:stop])
-        base = base.take(violations(space.job, base).only(BASE_CODES).legal)
+        base = base.take(violations(space.job, base).only(base_codes(space.job)).legal)
         least_s = min(least_s, float(build_bounds(space, base).step_s.min(initial=np.inf)))
         start, rows = stop, int(ends[stop - 1])
     return float(min(least_s, floors_s[start])) if start < len(meshes) else least_s

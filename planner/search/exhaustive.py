@@ -21,7 +21,7 @@ from cost_models.step.total import step_time
 from cost_models.strategies.fields import Recompute, Schedule
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
-from planner.search.base_rows import BASE_CODES, Queue, least_left_s
+from planner.search.base_rows import Queue, base_codes, least_left_s
 from planner.search.bounds import Bounds, build_bounds, floors_s, without_replicas_s
 from planner.search.budget import Budget
 from planner.search.found import Found
@@ -207,7 +207,7 @@ class Exhaustive:
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
-        found = violations(self.space.job, base).only(BASE_CODES)
+        found = violations(self.space.job, base).only(base_codes(self.space.job))
         if found.legal.all():
             return base
         self._count_rejected(found, weights=self.space.multiplicity(base))

@@ -19,7 +19,7 @@ from cost_models.memory import StageMemory, stage_memory
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.rules import violations
-from planner.search.base_rows import BASE_CODES
+from planner.search.base_rows import base_codes
 from planner.search.bounds import Bounds, build_bounds, without_replicas_s
 from planner.search.dominance import FrontSoFar
 from planner.search.evolution import evolve
@@ -132,7 +132,7 @@ class _FrontSearch:
         before = np.cumsum(degrees.sizes[order]) - degrees.sizes[order]
         for meshes in np.split(order, np.flatnonzero(np.diff(before // _BASE_ROWS)) + 1):
             base = self.space.base(meshes)
-            base = base.take(violations(self.job, base).only(BASE_CODES).legal)
+            base = base.take(violations(self.job, base).only(base_codes(self.job)).legal)
             bounds = build_bounds(self.space, base)
             reached = np.flatnonzero(self.goal.reached(bounds.step_s))
             order = reached[np.argsort(bounds.step_s[reached], kind="stable")]

@@ -315,6 +315,7 @@ class Space:
             # Some defaults overlap only in the highest ZeRO stage, but the flag can be set wherever the overlap is possible; so
             # the search takes the default of that stage.
             wanted = job.overlaps_by_default(name, zero=max(job.framework.choices.zero))
+            wanted = wanted & job.can_overlap(name, zero=columns["zero"])
             if name == "param_gather":
                 wanted = wanted & reduces  # as `planner.strategies.parse` has it
             if name == "tp_comm":

@@ -18,7 +18,7 @@ from planner.rules import RULES, rule_codes, violations
 from planner.rules.rule import rule_fields
 from planner.schemas import PlanRequest
 from planner.search import exhaustive
-from planner.search.base_rows import BASE_CODES
+from planner.search.base_rows import BASE_CODES, base_codes
 from planner.search.bounds import build_bounds, floors_s
 from planner.search.exhaustive import Exhaustive
 from planner.search.found import Found
@@ -48,11 +48,27 @@ def models(draw) -> dict[str, Any]:
         "num_key_value_heads": draw(of(heads, heads // 2)), "intermediate_size": 4 * hidden,
         "vocab_size": draw(of(1000, 32000, 128000)), "tie_word_embeddings": draw(st.booleans()),
     }  # fmt: skip
-    kind = draw(of("dense", "dense", "moe", "alternating", "windows"))
+    kind = draw(of("dense", "dense", "moe", "alternating", "windows", "hybrid", "tower"))
     if kind in ("moe", "alternating"):
         model["moe"] = {"num_experts": draw(of(4, 6)), "top_k": 2, "expert_intermediate_size": 2 * hidden}
     if kind == "alternating":
         model["moe"]["moe_layer_freq"] = 2
+    if kind == "tower":
+        tower = {
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 6,
+            "intermediate_size": 512,
+            "image_size": 64,
+            "patch_size": 4,
+        }
+        model["multimodal"] = {"model_type": "llava", "vision_config": tower}
+    if kind == "hybrid":
+        types = ["full_attention" if index % 4 == 3 else "linear_attention" for index in range(layers)]
+        model |= {
+            "layer_types": types,
+            "recurrent": {"kind": "mamba2", "num_heads": 8, "num_groups": 2, "head_dim": 64},
+        }
     if kind == "windows":
         types = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(layers)]
         model |= {"sliding_window": 128, "layer_types": types}
@@ -91,6 +107,8 @@ def requests(draw) -> dict[str, Any]:
     }  # fmt: skip
     objective = draw(of("step_time", "step_time", "cost", "fewest_gpus"))
     framework = draw(of("megatron", "megatron", "torchtitan", "fsdp", "deepspeed", "nanotron", "megatron-deepspeed"))
+    seen = framework in ("megatron", "fsdp", "deepspeed") and "multimodal" in model
+    towers = {"vision": draw(of("frozen", "trained")), "images_per_sequence": draw(of(0.5, 2.0))} if seen else None
     return {
         "model": model,
         "cluster": {"gpu": gpu, "num_nodes": draw(of(1, 2, 3)), "gpus_per_node": draw(of(2, 4, 6, 8))},
@@ -98,6 +116,9 @@ def requests(draw) -> dict[str, Any]:
             "seq_length": draw(of(512, 1536)), "global_batch_size": draw(of(8, 12, 24)), "precision": "bf16",
             "framework": framework,
             **({"framework_version": draw(of("0.2", "0.3"))} if framework == "torchtitan" else {}),
+            # Some of them know not every ZeRO stage, and some frameworks have not all of them.
+            "optimizer": draw(of("adam", "adam", "adam", "muon", "adafactor", "lion", "adam-4bit", "sgd-momentum")),
+            "towers": towers,
         },
         "constraints": draw(constraints(model["num_layers"])),
         "objective": objective,
@@ -367,7 +388,7 @@ def test_base_codes_read_base_fields_alone(request) -> None:
     _, space = built(request)
     rows = space.expand(space.base()).rows
     for rule in RULES:
-        if rule.code in BASE_CODES and rule.applies(space.job):
+        if rule.code in base_codes(space.job) and rule.applies(space.job):
             assert rule_fields(rule, space.job, rows) <= BASE_FIELDS, rule.code
 
 

@@ -278,16 +278,22 @@ def _table(found: Timeline, view: PlanView) -> list[dict[str, Any]]:
     return table
 
 
+_ROUNDING = 1e-9
+"""Share of a pipeline's seconds below which a bubble is none."""
+
+
 def _told(found: Timeline, rank: RankSummary) -> dict[str, str | None]:
     """What is told of a stage, in words."""
+    # Passes are added up in another order than the step, so that a stage which never waits is left with the last digits of a double.
+    idle_s = rank.idle_s if rank.idle_s > _ROUNDING * found.pipeline_s else 0.0
     return {
         "forward": seconds(rank.forward_s),
         "backward": seconds(rank.backward_s),
         "repeated": seconds(rank.repeated_s) if any(found.seconds.repeated_V) else None,
         "exposed": seconds(sum(rank.exposed_s.values())),
         "sends": seconds(rank.sends_s),
-        "idle": seconds(rank.idle_s),
-        "idle_share": f"{100.0 * rank.idle_s / found.pipeline_s:.1f} %",
+        "idle": seconds(idle_s),
+        "idle_share": f"{100.0 * idle_s / found.pipeline_s:.1f} %",
     }
 
 

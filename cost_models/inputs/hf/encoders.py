@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cost_models.hints import shown
 from cost_models.inputs.hf.keys import Keys
 from cost_models.specs.model import LayerKind, Model
 from cost_models.specs.tower import Matrix
@@ -80,7 +81,16 @@ def _classic(keys: Keys, *, name: str, rotary: bool = False) -> Model:
 def _grid(keys: Keys) -> tuple[int, int, int]:
     """Patches of an image of the configured size, elements of a patch, and the pixels on its side."""
     (height, width), (rows, columns) = _sides(keys, "image_size"), _sides(keys, "patch_size")
-    return (height // rows) * (width // columns), keys.count("num_channels") * rows * columns, rows
+    patches = _patches(keys, height // rows, width // columns, side=rows)
+    return patches, keys.count("num_channels") * rows * columns, rows
+
+
+def _patches(keys: Keys, high: int, wide: int, *, side: int) -> int:
+    """Patches of an image that is so many of them high and wide; an image holds one at least."""
+    if high and wide:
+        return high * wide
+    keys.wrong("image_size", f"image_size {shown(keys.value('image_size'))} holds no patch of {side} pixels")
+    return 1
 
 
 def _siglip(keys: Keys) -> Encoder:
@@ -190,7 +200,7 @@ def _glm4v(keys: Keys) -> Encoder:
     merge = keys.count("spatial_merge_size")
     # Neighbours are merged by a convolution, which belongs to the encoder.
     down = merge * merge * h
-    other = (height // side) * (width // side) * h + pixels * h + h + 2 * h + down * out + out
+    other = _patches(keys, height // side, width // side, side=side) * h + pixels * h + h + 2 * h + down * out + out
     stem = (Matrix(pixels, h, 1.0), Matrix(down, out, 1.0 / (merge * merge)))
     return Encoder(layers, stem, other, patch=side)
 

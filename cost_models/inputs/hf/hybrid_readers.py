@@ -23,6 +23,7 @@ def _listed(k: Keys, key: str = "layer_types") -> list[str] | None:
 
 
 def _checked(k: Keys, layers: list[str], num_layers: int, *, key: str = "layer_types") -> list[str]:
+    # One kind then stands for all layers, so that reading goes on and every wrong key is told at once.
     if len(layers) != num_layers:
         k.wrong(key, f"{key} has {len(layers)} entries for {num_layers} layers")
         return layers[:1] * num_layers
@@ -32,6 +33,7 @@ def _checked(k: Keys, layers: list[str], num_layers: int, *, key: str = "layer_t
 def _with(spec: Spec, recurrent: Spec) -> Spec:
     """The spec with its recurrent mixer, where any layer has one."""
     has = any(name in ("linear_attention", "conv", "hybrid") for name in spec.get("layer_types", ()))
+    # A config keeps the sizes of a mixer although no layer has one; a specification may not.
     return {**spec, "recurrent": recurrent} if has else spec
 
 
@@ -42,6 +44,7 @@ def mamba2(k: Keys, hidden: int) -> Spec:
     inner = k.optional_count("mamba_d_ssm") if "mamba_d_ssm" in k.defaults else None
     inner = k.count("mamba_expand") * hidden if inner is None else inner
     stated = k.value("mamba_d_head")
+    # Heads and width may both be stated, and then have to make the inner width, as the class itself checks.
     width = inner // heads if stated in ("auto", None) else k.count("mamba_d_head")
     if width * heads != inner:
         k.wrong("mamba_n_heads", f"mamba_n_heads {heads} of width {width} do not make {inner} channels")
@@ -112,6 +115,7 @@ def read_bamba(k: Keys) -> Spec:
 
 def read_granitemoehybrid(k: Keys) -> Spec:
     """Granite 4: its dense MLP is the shared expert, beside which there may be others."""
+    # Without a list the class builds Mamba in every layer; such a model is counted here, and refused where a job would plan it.
     spec = {**sizes(k), **biases(k)}
     listed = _listed(k)
     layers = ["linear_attention"] * spec["num_layers"] if listed is None else _checked(k, listed, spec["num_layers"])
@@ -161,6 +165,7 @@ def read_jamba(k: Keys) -> Spec:
         "inner_norms": True,
     })  # fmt: skip
     experts, sparse = k.count("num_experts"), chosen("expert")
+    # With one expert the class builds a dense MLP, whatever the period of experts says.
     if experts == 1 or not any(sparse):
         return spec
     spec["moe"] = {
@@ -194,6 +199,7 @@ def _every_fourth(k: Keys, num_layers: int) -> list[str]:
 def _qwen_hybrid(k: Keys) -> Spec:
     """What Qwen3-Next and Qwen3.5 share: attention with a gate and a norm per head, and gated delta nets."""
     spec = {**sizes(k), "attention_bias": False, "mlp_bias": False, "qk_norm": True, "attention_gate": True}
+    # Query and gate are halves of one module, which would have a bias twice as wide as any field here can say.
     if k.flag("attention_bias"):
         k.refuse("attention_bias", "biases beside the gate of attention are not modelled")
     spec["layer_types"] = _every_fourth(k, spec["num_layers"])
@@ -209,6 +215,7 @@ def _qwen_experts(k: Keys) -> Spec:
 
 
 def read_qwen3_next(k: Keys) -> Spec:
+    # As for Qwen3's mixtures: every step-th layer has experts, unless it is listed as dense.
     spec, step, dense = _qwen_hybrid(k), k.count("decoder_sparse_step"), k.numbers("mlp_only_layers") or []
     layers = [int((i + 1) % step == 0 and i not in dense) for i in range(spec["num_layers"])]
     return {**spec, "moe": {**_qwen_experts(k), "moe_layer_freq": layers}} if any(layers) else spec

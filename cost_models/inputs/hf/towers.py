@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cost_models.errors import NotModelledError, Problem
-from cost_models.hints import child
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.hints import child, shown
 from cost_models.inputs.hf.encoders import ENCODERS, Encoder
 from cost_models.inputs.hf.keys import Keys
 from cost_models.specs.model import Model
@@ -44,6 +44,30 @@ def _perceptron(parts: _Parts, inputs: int, *, bias: bool, per_row: float = 1.0)
     """Two linear layers from `inputs` to the text model's width, and their parameters."""
     h = parts.text_hidden
     return (Matrix(inputs, h, per_row), Matrix(h, h, per_row)), inputs * h + h * h + 2 * h * bias
+
+
+def _joined_width(parts: _Parts, key: str) -> int:
+    """Width of the vectors that a tower hands over, which replace embeddings of the text model and so have to be as wide."""
+    keys = parts.encoder_keys
+    known, width, wanted = len(keys.problems), keys.count(key), parts.text_hidden
+    if width != wanted and len(keys.problems) == known:
+        said = f"{key} is {width}" + ", the default of its class" * (keys.spelling(key) is None)
+        keys.wrong(key, f"{said}, but the text model that reads the tower's vectors has hidden_size {wanted}")
+    return width
+
+
+def _merged(keys: Keys, key: str, ratio: object, patches: int | None) -> int:
+    """Neighbouring patches on a side that become one token, where a configuration says what remains of a side; 1 where it is wrong."""
+    if isinstance(ratio, (int, float)) and 0.0 < ratio <= 1.0:
+        merge = round(1.0 / ratio)
+        if patches is None or merge * merge <= max(patches, 1):
+            return merge
+        keys.wrong(
+            key, f"{key} is {ratio:g}: a token joins {merge} x {merge} patches, more than the {patches} of an image"
+        )
+    else:
+        keys.wrong(key, f"{key} is {shown(ratio)}; it must be a number above 0 and at most 1")
+    return 1
 
 
 def _features(parts: _Parts) -> int:
@@ -88,11 +112,8 @@ def _mistral3(parts: _Parts) -> _Projector:
 
 
 def _internvl(parts: _Parts) -> _Projector:
-    ratio = parts.wrapper.value("downsample_ratio")
-    merge = round(1.0 / ratio) if isinstance(ratio, (int, float)) and 0.0 < ratio <= 1.0 else 0
-    if not merge:
-        parts.wrapper.wrong("downsample_ratio", "downsample_ratio must be a number above 0 and at most 1")
-        merge = 1
+    key = "downsample_ratio"
+    merge = _merged(parts.wrapper, key, parts.wrapper.value(key), parts.encoder.patches_per_input)
     inputs, each = parts.encoder.layers.hidden_size * merge * merge, 1.0 / (merge * merge)
     matrices, count = _perceptron(parts, inputs, bias=True, per_row=each)
     return _Projector(matrices, count + 2 * inputs, float(merge * merge))
@@ -100,8 +121,8 @@ def _internvl(parts: _Parts) -> _Projector:
 
 def _llama4(parts: _Parts) -> _Projector:
     keys, h = parts.encoder_keys, parts.text_hidden
-    ratio = keys.value("pixel_shuffle_ratio")
-    merge = round(1.0 / ratio) if isinstance(ratio, (int, float)) and 0.0 < ratio <= 1.0 else 1
+    key = "pixel_shuffle_ratio"
+    merge = _merged(keys, key, keys.value(key), parts.encoder.patches_per_input)
     each = 1.0 / (merge * merge)
     inputs, middle, out = (
         keys.count("intermediate_size"),
@@ -124,23 +145,29 @@ def _merger(parts: _Parts, *, out: int, norm: int, count: int = 1) -> _Projector
 
 def _qwen2_vl(parts: _Parts) -> _Projector:
     # This class calls the width of the text model hidden_size, and its own embed_dim.
-    return _merger(parts, out=parts.encoder_keys.count("hidden_size"), norm=2 * parts.encoder.layers.hidden_size)
+    return _merger(parts, out=_joined_width(parts, "hidden_size"), norm=2 * parts.encoder.layers.hidden_size)
 
 
 def _qwen2_5_vl(parts: _Parts) -> _Projector:
-    return _merger(parts, out=parts.encoder_keys.count("out_hidden_size"), norm=parts.encoder.layers.hidden_size)
+    return _merger(parts, out=_joined_width(parts, "out_hidden_size"), norm=parts.encoder.layers.hidden_size)
 
 
 def _qwen3_vl(parts: _Parts) -> _Projector:
     keys, h = parts.encoder_keys, parts.encoder.layers.hidden_size
     merge, deep = keys.count("spatial_merge_size"), len(keys.numbers("deepstack_visual_indexes") or ())
     # Outputs of some layers in the middle have mergers of their own, whose norms are as wide as the merged patches.
-    return _merger(parts, out=keys.count("out_hidden_size"), norm=2 * h + deep * 2 * merge * merge * h, count=1 + deep)
+    return _merger(
+        parts, out=_joined_width(parts, "out_hidden_size"), norm=2 * h + deep * 2 * merge * merge * h, count=1 + deep
+    )
 
 
 def _glm4v(parts: _Parts) -> _Projector:
     keys = parts.encoder_keys
-    d, f, merge = keys.count("out_hidden_size"), keys.count("intermediate_size"), keys.count("spatial_merge_size")
+    d, f, merge = (
+        _joined_width(parts, "out_hidden_size"),
+        keys.count("intermediate_size"),
+        keys.count("spatial_merge_size"),
+    )
     each = 1.0 / (merge * merge)
     matrices = (Matrix(d, d, each), Matrix(d, 2 * f, each), Matrix(f, d, each))
     return _Projector(matrices, d * d + 2 * d + 3 * d * f, float(merge * merge))
@@ -229,14 +256,17 @@ def read_tower(model: Model, sense: Sense, *, pointer: str) -> Tower | None:
     if wrapper is None and config.get(key) is not None:
         message = f"the {sense} tower of model_type {outer[:100]!r} is not modelled"
         raise NotModelledError([_unknown(child(pointer, "model_type"), message, sense, WRAPPERS)])
-    if wrapper is None or wrapper.sense != sense:
+    # A class would fill in a tower of its default sizes, which is none that the user has.
+    if wrapper is None or wrapper.sense != sense or config.get(key) is None:
         return None
     return _read(model, wrapper, config, child(pointer, key), pointer)
 
 
 def _read(model: Model, wrapper: _Wrapper, config: Mapping[str, Any], at: str, pointer: str) -> Tower:
     own = config.get(CONFIGS[wrapper.sense])
-    own = own if isinstance(own, Mapping) else {}
+    if not isinstance(own, Mapping):
+        message = f"{CONFIGS[wrapper.sense]} is {shown(own)}; it must be an object {{…}}"
+        raise InvalidInputError([Problem(at, message, "Give the tower's config there.")])
     stated = own.get("model_type")
     family = stated if isinstance(stated, str) and stated in ENCODERS else wrapper.encoder
     # Wrappers of Qwen and GLM have one class of encoder, and older configurations call it by the wrapper's name.

@@ -99,3 +99,22 @@ def test_the_own_decoders_rotary_embedding_depends_on_distances_alone(tmp_path: 
     )
     # Two pairs: 3 radians, and 3 * 100 ** (-2 / 4) = 0.3.
     assert turned.flatten().tolist() == pytest.approx([-0.98999, 0.14112, 0.95534, 0.29552], abs=1e-4)
+
+
+@pytest.mark.parametrize("config", [
+    {"model_type": "gpt2", "n_layer": 1, "n_embd": 64, "n_head": 4, "vocab_size": 80},
+    {"model_type": "gpt_neox", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 80},
+    {"model_type": "nemotron_h", "hidden_size": 64, "hybrid_override_pattern": "M*", "mamba_num_heads": 8, "n_groups": 2, "vocab_size": 80},
+], ids=lambda config: config["model_type"])  # fmt: skip
+def test_muon_leaves_embedding_and_head_to_adam_whatever_they_are_called(config: dict[str, Any], tmp_path: Path):
+    """GPT-2 calls its embedding wte, GPT-NeoX its two ends embed_in and embed_out, Nemotron-H embeddings."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    training = {"seq_length": 32, "model_impl": "native", "optimizer": "muon"}
+    _, launch = exported(TARGET, row_of("fsdp", model=TINY, nodes=1, batch=4, training=training, dp=2))
+    path = tmp_path / "train.py"
+    path.write_text(next(file.content for file in launch.files if file.path == "train.py"))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+    found = runpy.run_path(str(path))["matrices_of"](model)
+    assert found
+    assert not [each.shape for each in found if each.ndim != 2 or 80 in each.shape]

@@ -347,3 +347,11 @@ def test_where_room_is_short_the_whole_step_is_left_out_and_the_file_says_so(pip
     assert "the report that meshwright serve shows has it" in short
     names = [f'id="{name}-1"' for name in ("memory", "time", "timeline", "mesh", "layers", "launch")]
     assert all(name in short and name in roomy for name in names)
+
+
+def test_what_rounding_leaves_of_a_step_is_no_bubble() -> None:
+    """One stage waits for no other; eleven micro-batches of its passes add up to the step but for the last digits of a double."""
+    request = request_of(dense_model(6), num_nodes=1, global_batch_size=88)
+    fixed = {"pp": 1, "dp": 8, "micro_batch_size": 1, "zero": 1, "recompute": "none"}
+    report = build_report(plan({**request, "constraints": {"fixed": fixed}, "top_k": 1}))
+    assert not re.findall(r"[0-9]e-1[0-9]", re.sub(r"<svg.*?</svg>", "", body(report), flags=re.DOTALL))

@@ -89,3 +89,7 @@ def test_lengths_that_are_none_are_refused(documents: Any, said: str):
 def test_two_means_that_differ_are_refused():
     with pytest.raises(InvalidInputError, match="both given"):
         job_of(dense_model(), document_lengths={"mean": 300}, mean_document_length=200.0)
+
+
+def test_documents_of_one_length_do_not_vary_however_often_it_is_listed():
+    assert job_of(dense_model(), document_lengths=[[512, 1], [512, 3]]).training.warnings == ()

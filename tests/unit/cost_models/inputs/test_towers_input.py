@@ -68,6 +68,9 @@ BAD = {
     "more tokens than the sequence": (
         qwen(), {"vision": "frozen", "tokens_per_image": 1024, "images_per_sequence": 3.0}, "/training/towers/tokens_per_image",
         "3 images of 1024 tokens are 3072 tokens, more than seq_length 2048", "Use at most 2 images, or a seq_length of at least 3072."),
+    "an image longer than the sequence": (
+        qwen(), {"vision": "frozen", "tokens_per_image": 4096}, "/training/towers/tokens_per_image",
+        "an image of 4096 tokens is longer than seq_length 2048", "Use images of at most 2048 tokens, or a seq_length of at least 4096."),
     "sounds without a tower": (
         qwen(), {"audio": "trained"}, "/training/towers/audio", "the model has no audio tower", "audio_config"),
     "a word that is no state": (
@@ -125,3 +128,57 @@ def test_all_of_the_text_model_may_be_frozen_where_a_projector_is_trained() -> N
     ((at, message, _),) = refused(llava(), towers={"vision": "frozen", "projector": "frozen"}, frozen=every)
     assert at == "/training/frozen"
     assert "every part" in message
+
+
+def without_tower() -> dict[str, Any]:
+    config = dict(qwen()["hf_config"])
+    del config["vision_config"]
+    return {"hf_config": config}
+
+
+def with_tower(vision: Any) -> dict[str, Any]:
+    return {"hf_config": {**qwen()["hf_config"], "vision_config": vision}}
+
+
+def llama4(**vision: Any) -> dict[str, Any]:
+    text = {"model_type": "llama4_text", "num_hidden_layers": 2}
+    return {"hf_config": {"model_type": "llama4", "text_config": text, "vision_config": vision}}
+
+
+def internvl(ratio: float) -> dict[str, Any]:
+    text = {"model_type": "qwen2", **tiny_sizes()}
+    return {
+        "hf_config": {"model_type": "internvl", "text_config": text, "vision_config": {}, "downsample_ratio": ratio}
+    }
+
+
+CONFIG = "/model/hf_config/vision_config"
+CONTRADICTIONS = {
+    "a patch larger than the image": (
+        llava(image_size=3), f"{CONFIG}/image_size", "image_size 3 holds no patch of 4 pixels"),
+    "positions of an image without patches": (
+        {"hf_config": {"model_type": "glm4v", "text_config": {"model_type": "glm4v_text"}, "vision_config": {"image_size": 7}}},
+        f"{CONFIG}/image_size", "image_size 7 holds no patch of 14 pixels"),
+    "a tower as wide as another model": (
+        qwen(out_hidden_size=128), f"{CONFIG}/out_hidden_size",
+        "out_hidden_size is 128, but the text model that reads the tower's vectors has hidden_size 256"),
+    "a width left to a class that fits another model": (
+        with_tower({"depth": 2}), f"{CONFIG}/out_hidden_size", "out_hidden_size is 3584, the default of its class, but"),
+    "no part for the tower": (
+        without_tower(), "/training/towers/vision", "the model has no vision tower"),
+    "a list for the tower": (
+        with_tower([]), CONFIG, "vision_config is a list of 0 entries; it must be an object"),
+    "a ratio that shuffles nothing": (
+        llama4(pixel_shuffle_ratio=0), f"{CONFIG}/pixel_shuffle_ratio", "a number above 0 and at most 1"),
+    "more patches in a token than in an image": (
+        internvl(1e-9), "/model/hf_config/downsample_ratio", "1000000000 x 1000000000 patches, more than"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_configs_whose_tower_cannot_be_built(case: str) -> None:
+    model, pointer, message = CONTRADICTIONS[case]
+    towers = {"vision": "frozen", "tokens_per_image": 64}
+    ((at, said, remedy),) = refused(model, towers=towers)
+    assert (at, message in said) == (pointer, True), said
+    assert remedy

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from builders import UNIT_GPU, dense_model, job_of, row_of, tiny_model, with_experts
+from cost_models.step.looped_optimizers import TORCHAO_TENSOR_S
 from cost_models.step.optimizer import (
     accumulation_s,
     optimizer_s,
@@ -154,3 +155,16 @@ def test_small_tensors_wait_for_the_loop_over_them(optimizer: str, each_s: float
     one_s = 500e-6 if each_s is None else each_s * bare_s
     found = optimizer_s(made, row_of(made, zero=0), dense=np.ones(1), expert=np.zeros(1))[0]
     assert found == pytest.approx(2 * 9 * one_s + made.framework.optimizer_launches * bare_s)
+
+
+def test_a_loop_over_tensors_leaves_out_those_that_are_frozen():
+    """Of a layer's nine tensors, two norms and seven matrices, three are the MLP's and four the attention's."""
+
+    def looped_s(*frozen: str) -> float:
+        made = job_of(tiny_model(4), "fsdp", optimizer="adam-4bit", **({"frozen": list(frozen)} if frozen else {}))
+        return float(optimizer_s(made, row_of(made, zero=0), dense=np.ones(1), expert=np.zeros(1))[0])
+
+    tensor_s = TORCHAO_TENSOR_S.value
+    assert looped_s() - looped_s("mlp") == pytest.approx(4 * 3 * tensor_s)
+    assert looped_s("mlp") - looped_s("mlp", "attention") == pytest.approx(4 * 4 * tensor_s)
+    assert looped_s("mlp", "attention") - looped_s("mlp", "attention", "norms") == pytest.approx(4 * 2 * tensor_s)

@@ -69,3 +69,9 @@ def test_modules_of_transformers_are_not_split(framework: str, recurrent: Docume
     assert broken(framework, recurrent, {"zero": 2}) == []
     assert "context-parallel-unsupported" in broken(framework, recurrent, {"zero": 2, "cp": 2})
     assert "tensor-parallel-unsupported" in broken(framework, recurrent, {"zero": 1, "tp": 2})
+
+
+@pytest.mark.parametrize("recurrent", [SHORT, {"kind": "mamba"}])
+def test_what_a_framework_does_not_have_is_not_divided(recurrent: Document):
+    """Megatron has neither, so that no tp and no cp would make these layers run there."""
+    assert broken("megatron", recurrent, {"tp": 2, "cp": 2}) == ["layers-unsupported-by-framework"]

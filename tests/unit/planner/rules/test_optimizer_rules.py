@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import job_of, llama_model, rows_of, with_experts
+from cost_models.errors import InvalidInputError
 from planner.rules import reasons
 
 DENSE = llama_model(vocab_size=32000)
@@ -74,3 +75,26 @@ def test_no_such_update_runs_on_the_host():
     assert refused("deepspeed", strategy={"zero": 2, "offload": {"optimizer_fraction": 1.0}}, optimizer="lion") == [
         "optimizer 'lion' can update its state only on the GPU"
     ]
+
+
+@pytest.mark.parametrize(("framework", "version", "optimizer", "zero", "hint"), [
+    ("megatron", "0.16", "muon", 3, "Set zero to 0 or 1, or optimizer to 'adam'."),
+    ("megatron", "0.17", "lion", 1, "Set zero to 0, or optimizer to 'adam'."),
+    ("deepspeed", "0.18", "muon", 3, "Set zero to 1 or 2, or optimizer to 'adam'."),
+    ("torchtitan", "0.3", "muon", 0, "Set zero to 2 or 3, or optimizer to 'adam'."),
+])  # fmt: skip
+def test_a_stage_without_the_optimizer_names_those_that_have_it(
+    framework: str, version: str, optimizer: str, zero: int, hint: str
+):
+    job = job_of(DENSE, framework, num_nodes=2, optimizer=optimizer, framework_version=version)
+    (found,) = reasons(job, rows_of(job, {"zero": zero}), 0)
+    assert found["hint"] == hint
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("Adam", "adam"), ("SGD", "sgd"), ("adamw", "adam"), ("paged_adamw_8bit", "adam-8bit")]
+)
+def test_an_optimizer_in_other_letters_is_the_one_that_is_meant(written: str, meant: str):
+    with pytest.raises(InvalidInputError) as caught:
+        job_of(DENSE, optimizer=written)
+    assert caught.value.problems[0].hint == f"Did you mean '{meant}'?"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from builders import dense_model, job_of
+from builders import dense_model, job_of, request_of
 from cost_models.step.total import step_time
+from planner.plan import plan
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
 from planner.search.base_rows import least_left_s
@@ -31,3 +33,16 @@ def test_where_there_is_too_much_of_it_the_floors_count() -> None:
     meshes = np.arange(len(space.degrees))
     floors = floors_s(space)
     assert least_left_s(space, meshes, floors_s=floors, most_rows=0) == floors.min()
+
+
+@pytest.mark.parametrize(("framework", "version", "stages"), [
+    ("torchtitan", "0.3", {2, 3}), ("deepspeed", "0.19", {1, 2, 3}), ("megatron", "0.17", {0, 1}), ("deepspeed", "0.18", {1, 2}),
+])  # fmt: skip
+def test_an_optimizer_that_some_stages_lack_is_planned_with_the_others(
+    framework: str, version: str, stages: set[int]
+) -> None:
+    """The lowest stage, for which a base row stands first, is without Muon in torchtitan and DeepSpeed (their own documentation)."""
+    asked = request_of(dense_model(4), framework, framework_version=version, optimizer="muon", global_batch_size=32)
+    found = plan({**asked, "top_k": 50})
+    assert {each["strategy"]["zero"] for each in found["plans"]} <= stages
+    assert found["plans"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builders import job_of, row_of, tiny_model, with_experts
+from builders import job_of, llama_model, row_of, rows_of, tiny_model, with_experts
 from planner.plan import plan
-from planner.rules import active_rules
+from planner.rules import active_rules, reasons
 from planner.rules.rule import rule_fields
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
@@ -125,3 +125,21 @@ def test_a_given_value_is_not_searched() -> None:
     job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
     given = {"fixed": {"moe_dispatcher": "alltoall", "overlap": {"moe_all_to_all": False}}}
     assert not build_space(job, Constraints.model_validate(given)).searched_knobs
+
+
+def test_an_optimizer_changes_nothing_about_what_is_searched() -> None:
+    """Megatron's Muon reduces unsharded gradients behind the backward, and has all of the experts' overlaps (core 0.17, arguments.py)."""
+    for optimizer in ("adam", "muon"):
+        job = job_of(
+            with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8, framework_version="0.17",
+            optimizer=optimizer,
+        )  # fmt: skip
+        space = build_space(job, Constraints.model_validate({"fixed": {"pp": 1}}))
+        assert space.searched_knobs == {"moe_dispatcher", "overlap_moe_all_to_all"}, optimizer
+
+
+def test_a_row_that_says_nothing_of_overlaps_runs_with_muon() -> None:
+    job = job_of(llama_model(), "megatron", num_nodes=2, optimizer="muon", framework_version="0.17")
+    rows = rows_of(job, {"zero": 0}, {"zero": 1})
+    assert rows.overlap_grad_reduce.tolist() == [False, True]
+    assert not reasons(job, rows, 0)
