@@ -212,6 +212,11 @@ def ep_comm(
     one_way = one_way + etp_gather.seconds + etp_scatter.seconds
     tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
     tier = np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp))
+    if job.framework.splits_experts_at_loading and ((rows.ep > 1) & (rows.tp > 1)).any():
+        # Each pass gathers once: forward the results of the ranks' shares, backward the gradients of their inputs.
+        whole_again = price("all_gather", tokens * width, placement=placements.tp)
+        one_way = one_way + np.where(rows.ep > 1, whole_again.seconds, 0.0)
+        tier = np.maximum(tier, _if_used(whole_again.tier, np.where(rows.ep > 1, rows.tp, 1.0)))
     if by_node.any():
         each = _flex_s(job, job.model.moe, rows, token_bytes=local * width, placements=placements)
         one_way = np.where(by_node, 2.0 * each.seconds, one_way)

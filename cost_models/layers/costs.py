@@ -156,7 +156,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         matmul.dgrad_s + matmul.wgrad_s, mixing.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     device = summed(forward), summed(backward)
-    reads = reads_routing(job, kind)
+    reads = reads_routing(job, kind, rows)
     waits, again = host_waits_s(launch_s(job, kind, rows), device, reads=reads)
     whole = device[0] + device[1] + waits
     # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.

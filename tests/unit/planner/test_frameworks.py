@@ -50,4 +50,5 @@ def test_every_rule_is_shown_where_it_holds_with_code_reason_source_and_fix():
         assert all(rule[field] for field in ("message", "hint", "smallest_change", "source")), rule
     fsdp = {rule["code"] for rule in DOCUMENTS["fsdp"]["rules"]}
     assert "pipeline-unsupported" in fsdp
-    assert "dispatcher-unsupported" not in fsdp
+    assert "dispatcher-unsupported" in fsdp
+    assert "moe-needs-sequence-parallel" not in fsdp
