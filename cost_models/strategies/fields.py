@@ -69,6 +69,7 @@ class CpComm(Choice):
     P2P = 0, "p2p"
     A2A = 1, "a2a"
     ALLGATHER = 2, "allgather"
+    A2A_P2P = 3, "a2a+p2p"
 
 
 class MoeDispatcher(Choice):
@@ -281,6 +282,12 @@ FIELDS: tuple[StrategyField, ...] = (
     StrategyField(
         "cp_comm", "choice", "How context-parallel ranks exchange keys and values. Default by framework.",
         values=_spellings(CpComm), is_knob=True,
+    ),
+    StrategyField(
+        "cp_a2a_size", "degree",
+        "Number of neighbouring ranks that trade heads by all-to-all under cp_comm a2a+p2p; cp / cp_a2a_size such groups form the "
+        "ring. Default: the largest that divides cp and the heads and stays inside the NVLink domain.",
+        default=1, is_knob=True, is_rare=True,
     ),
     StrategyField(
         "moe_dispatcher", "choice", "How tokens reach their experts. Default by framework.",

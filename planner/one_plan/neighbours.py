@@ -136,7 +136,7 @@ def _degrees(own: Mapping[str, Any], *, has_experts: bool) -> Iterator[Change]:
 
 def _choices(own: Mapping[str, Any]) -> Iterator[Change]:
     """Every other kind of recomputation, and of exchange between context-parallel ranks and experts, where there is one."""
-    following = {"recompute": _RECOMPUTED, "cp_comm": (), "moe_dispatcher": ("flex_backend",)}
+    following = {"recompute": _RECOMPUTED, "cp_comm": ("cp_a2a_size",), "moe_dispatcher": ("flex_backend",)}
     exchanged = {"recompute": True, "cp_comm": own["cp"] > 1, "moe_dispatcher": own["ep"] > 1}
     for name, tried in exchanged.items():
         for value in FIELD[name].spellings if tried else ():

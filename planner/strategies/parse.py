@@ -21,6 +21,7 @@ from cost_models.strategies.fields import (
     FIELD,
     FIELDS,
     WITH_CONSTANT_DEFAULT,
+    CpComm,
     MoeDispatcher,
     Recompute,
     RecomputeMethod,
@@ -31,7 +32,14 @@ from cost_models.strategies.layouts import Layout, build_layouts, folds
 from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
-from planner.strategies.defaults import default_flex_backend, default_zero, overlaps_tp, possible_overlaps, reduces_each
+from planner.strategies.defaults import (
+    default_a2a_sizes,
+    default_flex_backend,
+    default_zero,
+    overlaps_tp,
+    possible_overlaps,
+    reduces_each,
+)
 from planner.strategies.habits import with_habits
 
 Reason = dict[str, str]
@@ -335,6 +343,9 @@ class _Builder:
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
+        if row["cp_comm"] == CpComm.A2A_P2P and row["cp"] > 1 and given.cp_a2a_size is None:
+            (size,) = default_a2a_sizes(job, np.array([float(row["tp"])]), np.array([float(row["cp"])]))
+            row["cp_a2a_size"] = self.fill("cp_a2a_size", None, int(size))
         # The backends are kernels of the flex dispatcher alone, so whoever names one means that dispatcher.
         flex_meant = given.flex_backend is not None
         dispatcher = MoeDispatcher.FLEX if flex_meant else framework.strategy.moe_dispatcher

@@ -125,6 +125,7 @@ ROWS: dict[str, Json] = {
     "eight-bit": row(DENSE, {**CUSTOM, "intra_node": {"bandwidth_gb_per_s": 200}}, training("torchtitan", precision="fp8"),
                      {"tp": 2, "zero": 3}),
     "context": row(DENSE, CUSTOM, training("megatron", seq_length=32768), {"cp": 4, "cp_comm": "p2p"}),
+    "levels": row(DENSE, CUSTOM, training("megatron", seq_length=32768), {"cp": 8, "cp_comm": "a2a+p2p", "cp_a2a_size": 4}),
     "uniform": row(DENSE, H100, training("megatron"), {"recompute": "full", "recompute_method": "uniform"}),
     "selective": row(MOE, H100, training("megatron"), {"recompute": "selective"}),
     "offload": row(DENSE, {**H100, "host_memory_gib": 4000}, training("deepspeed"),

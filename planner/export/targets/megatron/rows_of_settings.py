@@ -43,6 +43,9 @@ def strategy_row(values: Values, *, world_size: int | None) -> Part:
         },
         **_recompute(values), **_experts(values), **_offload(values),
     }  # fmt: skip
+    levels = values.get("hierarchical_context_parallel_sizes")
+    if found["cp_comm"] == "a2a+p2p" and levels:
+        found["cp_a2a_size"] = levels[0]
     instances = _of(values, "num_distributed_optimizer_instances")
     if instances > 1 and zero and world_size:
         found["zero_shard_size"] = max(world_size // (tp * pp * instances), 1)

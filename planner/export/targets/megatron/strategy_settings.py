@@ -10,7 +10,7 @@ from planner.export.targets.megatron.names import Values
 
 SHARDING = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
 """Megatron-FSDP's strategies by ZeRO stage; stage 1 is the distributed optimizer's where nothing more is sharded."""
-CP_COMMS = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
+CP_COMMS = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "a2a+p2p": "a2a+p2p"}
 """Transformer Engine's spelling, to which Megatron hands the value on."""
 _ONE_PLACE = "Megatron Core has no setting for it"
 
@@ -51,6 +51,12 @@ def _degrees(q: Quantities) -> Values:
     comm = q["cp_comm"]
     if q.matters("cp_comm"):
         found["cp_comm_type"] = (CP_COMMS[comm],)
+    inner = q["cp_a2a_size"]
+    if inner is not None and inner > 1:
+        if q.target == "nemo":
+            why = "its MegatronStrategy does not hand hierarchical_context_parallel_sizes on"
+            raise q.refusal("cp_comm", why=why, nearest={"cp_comm": "p2p"})
+        found["hierarchical_context_parallel_sizes"] = (inner, q["cp"] // inner)
     return found
 
 
