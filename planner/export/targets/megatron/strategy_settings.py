@@ -66,15 +66,14 @@ def _pipeline(q: Quantities) -> Values:
     # --microbatch-group-size-per-virtual-pipeline-stage.
     q.implied("schedule", "interleaved" if vpp > 1 else "1f1b", why="its schedule follows from the virtual stages")
     # Stages lie on the nodes in the order of their ranks, which the launch line keeps.
-    said_elsewhere(q, "pool_per_stage", "layers_per_stage")
+    said_elsewhere(q, "pool_per_stage", "layers_per_stage", "mtp_stage")
     if pp == 1:
         return {}
-    if len(set(layers)) == 1:
+    if len(set(layers)) == 1 and q.peek("mtp_stage") is None:
         # Without a layout, layers of multi-token prediction follow the last stage's decoder layers.
         return {"num_virtual_stages_per_pipeline_rank": vpp} if vpp > 1 else {}
-    return {
-        "pipeline_model_parallel_layout": pipeline_layout(layers, mtp_num_layers=q.peek("model.mtp_num_layers") or 0)
-    }
+    modules, stage = q.peek("model.mtp_num_layers") or 0, q.peek("mtp_stage")
+    return {"pipeline_model_parallel_layout": pipeline_layout(layers, mtp_num_layers=modules, mtp_stage=stage)}
 
 
 def _states(q: Quantities) -> Values:
