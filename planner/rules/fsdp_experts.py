@@ -72,6 +72,11 @@ FSDP_EXPERT_RULES: tuple[Rule, ...] = (
         frameworks=_FSDP, when=_exchanges_nothing, smallest_change="ep {ep} -> 1",
     ),
     Rule(
+        "expert-parallel-unsupported", _experts_used, "ep {ep} needs PyTorch 2.8 or later in {framework}, not {version}",
+        "Use framework_version 2.8 or later, or set ep to 1.", "transformers/distributed/mixin.py (prepare_distribute_model)",
+        frameworks=_FSDP, until="2.8", when=_exchanges, smallest_change="ep {ep} -> 1",
+    ),
+    Rule(
         "expert-parallel-unsupported", _experts_used,
         "ep {ep} needs training.model_impl 'transformers' in {framework}: Liger's patches replace the forward of experts, which "
         "exchanges the tokens, and a plain PyTorch loop has none",
