@@ -171,6 +171,8 @@ def _two_levels(
     model, ring = job.model, rows.cp / rows.cp_a2a_size
     value_width = model.mla.v_head_dim if model.mla is not None else model.q_size / model.num_attention_heads
     output = tokens * model.num_attention_heads * value_width / rows.tp * job.training.compute_bytes
+    # Nothing runs beside the all-to-alls: attention needs all tokens of its heads before it begins, and the output projection all heads
+    # of its tokens behind it.
     trade = price("all_to_all", swapped, placement=placements.cp_a2a)
     trade_back = price("all_to_all", swapped + output, placement=placements.cp_a2a)
     hop = price("send_recv", kv_bytes, placement=placements.cp_ring)

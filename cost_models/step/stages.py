@@ -210,6 +210,8 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     terms["loss"] = last * spread(ends.loss)
     terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
     if strategies.layouts.moves_mtp:
+        # `ends.head` counts the modules' own work with the output layer. It is 1 where the slowest stage holds them alone, -1 where it
+        # holds the output layer without them, and 0 elsewhere.
         moved = m * (slowest.holds_mtp * 1.0 - slowest.is_last)
         terms["head"] += moved * spread(ends.mtp)
         terms["tp_comm"] += moved * spread(ends.mtp_comm)

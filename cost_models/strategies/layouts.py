@@ -79,6 +79,7 @@ class Layout:
     def blocks_on_stage(self, stage: int) -> tuple[int, ...]:
         """Decoder layers of each chunk of a stage, with the modules that lie there apart from the head."""
         chunks = self.chunks_on_stage(stage)
+        # Only the last chunk can hold them (Megatron's validate_layer_layout), and it holds them behind its decoder layers.
         if self.mtp is None or stage != self.mtp_rank:
             return chunks
         return (*chunks[:-1], chunks[-1] + self.mtp[1])

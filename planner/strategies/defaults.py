@@ -37,6 +37,7 @@ def default_a2a_sizes(job: Job, tp: Floats, cp: Floats) -> Floats:
     found = np.ones(len(cp))
     for each_tp, each_cp in {*zip(tp.tolist(), cp.tolist(), strict=True)}:
         parts = [part for part in divisors(int(each_cp)) if part > 1]
+        # A level of all ranks would be plain a2a, which has a name of its own.
         inner = [part for part in parts if part < each_cp and heads % (each_tp * part) == 0]
         near = [part for part in inner if each_tp * part <= domain]
         size = max(near) if near else min(inner) if inner else parts[0] if parts else 1

@@ -303,6 +303,7 @@ class _Builder:
         in the last chunk of a rank that is not the first, behind all decoder layers.
         """
         stage, pp, last = self.given.mtp_stage, row["pp"], len(split) - 1
+        # Named where it lies anyway, it is no layout of its own, so that both spellings are priced in one batch.
         if stage is None or stage == last:
             return None
         wrong = ""

@@ -57,6 +57,7 @@ def said(q: Quantities) -> dict[str, Any]:
     q.only(
         "offload.optimizer_fraction", list(moved.values()), why="fsdp_cpu_offload moves both together", nearest=moved
     )
+    # Every size is written, also those of 1: the class fills in others where it is told a part of them.
     section = {
         _EXPERTS: q["ep"], _SHARDS: shared, _REPLICAS: q["dp"] // shared, _TENSORS: q["tp"], _OFFLOAD: parameters,
     }  # fmt: skip
@@ -83,6 +84,7 @@ def read(settings: Settings) -> Mapping[str, Any]:
     found: dict[str, Any] = {"ep": experts, "zero": 3, "training.software_date": EXPERT_PARALLEL_SINCE}
     if shards is not None:
         found |= {"zero_shard_size": shards, "dp": shards * (replicas or 1)}
+    # Ranks that split one layer's products see the same sequences without splitting them: there is no sequence parallelism yet.
     found["tp"] = whole(settings, f"{KEY}.{_TENSORS}", "tp") or 1
     if found["tp"] > 1:
         found["sequence_parallel"] = False
