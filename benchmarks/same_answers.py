@@ -26,7 +26,7 @@ from scripts.approved.drawn import FILE
 
 NEW_FIELDS = frozenset({
     "mathematics", "changes", "overlap_conditions", "run", "exchange", "changed_plans", "asynchrony", "sync", "compression",
-    "collectives", "node_traffic", "zero_quantized_weights", "zero_quantized_gradients",
+    "collectives", "node_traffic", "zero_quantized_weights", "zero_quantized_gradients", "cp_a2a_size", "mtp_stage",
 })  # fmt: skip
 """Fields that an evaluation, a response or the request in it has here and had not there."""
 NEW_ASSUMED = frozenset({"power_w_per_gpu", "pue"})

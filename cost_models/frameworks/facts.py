@@ -135,6 +135,9 @@ class FrameworkFacts:
     """Forward and backward launches that it adds besides where several ranks share its experts."""
     host_reads_routing: bool = False
     """The host waits for how many tokens each expert gets before it goes on, so that it does not run ahead of a layer's forward."""
+    splits_experts_at_loading: bool = False
+    """Experts are split by transformers while it loads a model: the host reads the sizes of each exchange, and tensor-parallel ranks,
+    which hold the same tokens, send a share of them each and gather all results."""
     keeps_gathered_norms: bool = False
     """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
     selective_alternates: bool = False

@@ -21,7 +21,7 @@ from cost_models.frameworks.training_defaults import (
 )
 from cost_models.specs.adapter import ADAPTER_FEATURES
 from cost_models.specs.recurrent import RECURRENT_KINDS
-from cost_models.strategies.fields import CpComm, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 # Checked: 1.12 to 2.6 by PyTorch's table of versions. 2.8 on are not checked beyond memory of the release notes.
 RELEASES: Final = (
@@ -30,11 +30,30 @@ RELEASES: Final = (
 )  # fmt: skip
 HYBRID_SHARD_SINCE = "2.0"
 """ShardingStrategy.HYBRID_SHARD, with process groups of any size."""
+EXPERT_PARALLEL_SINCE = "2026-11"
+"""Month of transformers 5.23, whose experts can be split over the ranks of FSDP2 (DistributedConfig.ep_size)."""
 _CUDNN = Row("cudnn", since_version="2.11", generations=HOPPER_ON)
 
 MEMORY: Final = replace(
     TORCHTITAN_MEMORY, ends_stay_gathered=True, optimizer_copies=0.0,
     buffers_pipeline_inputs=False, spread_low=0.10, spread_high=0.10,
+)  # fmt: skip
+
+# peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
+# (Linear4bit, quant_storage); its 8-bit weights cannot.
+CHOICES: Final = Choices(
+    towers=True, adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
+    quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
+    zero=(0, 2, 3),
+    schedules=(Schedule.ONE_F_ONE_B,),
+    cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
+    dispatchers=(MoeDispatcher.ALLTOALL,),
+    # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
+    recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
+    pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
+    recompute_counts=False, tp_overlap=False,
+    # Hooks of DistributedDataParallel (torch/distributed/algorithms/ddp_comm_hooks), and BlueFog and BytePS, which wrap it.
+    syncs=frozenset({"local-sgd", "gossip", "parameter-server"}), compressions=frozenset({"fp16", "bf16", "powersgd"}),
 )  # fmt: skip
 
 FACTS: Final = FrameworkFacts(
@@ -69,6 +88,10 @@ FACTS: Final = FrameworkFacts(
     accumulates_unreduced=frozenset({"transformers", "liger"}),
     fp8_gather_recipes=frozenset({"tensorwise"}),
     fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
+    # Operators of a Qwen3-MoE layer on two ranks with ep 2 over those with ep 1, transformers 5.24, counted by a
+    # TorchDispatchMode without views: 34 more in forward, 20 in backward.
+    exchange_kernels=(34.0, 20.0),
+    splits_experts_at_loading=True,  # transformers/distributed/expert_parallel.py (AllToAllEP)
     groups_hold_context=True,
     shard_group_stages=frozenset({1, 2, 3}),
     expert_shard_group_stages=frozenset({1, 2, 3}),
@@ -89,22 +112,7 @@ FACTS: Final = FrameworkFacts(
     sdpa_kernels=(_CUDNN, Row("sdpa")),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
     strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, fallback_offload=WHOLE_OFFLOAD),
-    # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
-    # (Linear4bit, quant_storage); its 8-bit weights cannot.
-    choices=Choices(
-        towers=True, adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
-        quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
-        zero=(0, 2, 3),
-        schedules=(Schedule.ONE_F_ONE_B,),
-        cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
-        dispatchers=(),
-        # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
-        recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
-        pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
-        recompute_counts=False, tp_overlap=False,
-        # Hooks of DistributedDataParallel (torch/distributed/algorithms/ddp_comm_hooks), and BlueFog and BytePS, which wrap it.
-        syncs=frozenset({"local-sgd", "gossip", "parameter-server"}), compressions=frozenset({"fp16", "bf16", "powersgd"}),
-    ),
+    choices=CHOICES,
     former=(
         # torch/distributed/fsdp/_fully_shard came with 2.4; FSDP1 gathers into the flat tensor that its parameters are views of.
         Former({"copies_units": False}, until="2.4"),
@@ -112,6 +120,9 @@ FACTS: Final = FrameworkFacts(
         Former({"memory": replace(MEMORY, optimizer_copies=1.0)}, until="2.8"),
         # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
         Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),
+        # transformers 5.23 (2026-11-13, the first with replicas of it and with gradients that wait for the last micro-batch) splits
+        # experts over ranks (distributed/expert_parallel.py, fsdp.py, trainer.py); 5.19 (2026-10-06) has it without these two.
+        Former({"choices": replace(CHOICES, dispatchers=())}, until_month=EXPERT_PARALLEL_SINCE),
         Former(
             {"shard_group_stages": frozenset(), "expert_shard_group_stages": frozenset()}, until=HYBRID_SHARD_SINCE
         ),

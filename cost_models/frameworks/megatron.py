@@ -199,7 +199,7 @@ FACTS: Final = FrameworkFacts(
         towers=True, splits_towers=True, adapters=True, adapter_features=frozenset({"dora", "dropout"}),
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
-        cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
+        cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER, CpComm.A2A_P2P),
         dispatchers=(MoeDispatcher.ALLGATHER, MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
         # Copies of the hybrid optimizer run beside its update where --overlap-cpu-optimizer-d2h-h2d asks for it.
         offload_overlaps=frozenset({OptimizerOverlap.NONE, OptimizerOverlap.PIPELINED}), offload_modules=True,

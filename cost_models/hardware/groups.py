@@ -52,6 +52,17 @@ class StrategyPlacements:
         return self._place(self.strategies.cp, self.strategies.tp)
 
     @cached_property
+    def cp_a2a(self) -> Placement:
+        """Neighbours of a context-parallel group that trade heads under a2a+p2p."""
+        return self._place(self.strategies.cp_a2a_size, self.strategies.tp)
+
+    @cached_property
+    def cp_ring(self) -> Placement:
+        """Ranks of the same place in each such group, which form the ring."""
+        s = self.strategies
+        return self._place(s.cp / s.cp_a2a_size, s.tp * s.cp_a2a_size)
+
+    @cached_property
     def dp(self) -> Placement:
         """Data-parallel group, context-parallel ranks left out."""
         return self._place(self.strategies.dp, self.strategies.tp * self.strategies.cp)
@@ -179,9 +190,12 @@ def _key_on_blocks(strategies: Strategies, cluster: Cluster, domain: int) -> Flo
     s, one = strategies, np.ones(len(strategies))
     key = np.zeros(len(strategies))
     island = island_gpus(cluster, domain)
+    placed = [(s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)]
+    if s.uses("cp_a2a_size"):
+        placed += [(s.cp_a2a_size, s.tp), (s.cp / s.cp_a2a_size, s.tp * s.cp_a2a_size)]
     parts = (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket) if domain < island else ()
     for block in {domain, island, *parts, leaf_gpus(cluster) or island}:
-        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
+        for size, stride in placed:
             seen = np.minimum(s.world, size * stride * block)
             key = np.where(sits_alike(size, stride, block), key, np.maximum(key, seen))
     return key

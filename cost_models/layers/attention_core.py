@@ -54,7 +54,7 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
     if not kind.attends:
         nothing = np.zeros(len(rows))
         return LayerAttention(nothing, nothing, np.zeros(len(rows), np.int8))
-    ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
+    ring = (rows.cp > 1) & ((rows.cp_comm == CpComm.P2P) | (rows.cp_comm == CpComm.A2A_P2P))
     parts = [_span_s(job, kind, rows, ring, length, share) for length, share in job.training.attended_spans]
     time = parts[0]
     for part in parts[1:]:  # documents of all lengths lie in one call
@@ -81,18 +81,21 @@ def _span_s(job: Job, kind: LayerKind, rows: Strategies, ring: Bools, document: 
     training, model = job.training, job.model
     # Packed documents are priced as that many shorter sequences of the same tokens.
     sequences = share * rows.micro_batch_size * training.seq_length / document
-    heads = model.num_attention_heads / rows.tp
+    heads, steps = model.num_attention_heads / rows.tp, rows.cp
+    if rows.uses("cp_a2a_size"):
+        # Ranks that trade heads leave a ring of fewer ranks, each with fewer heads of more tokens.
+        heads, steps = heads / rows.cp_a2a_size, rows.cp / rows.cp_a2a_size
     d_qk, d_v = attention_head_dims(model)
     if training.attention == "flash" and training.precision != "fp32":
         return flash_attention_s(
-            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
+            sequences=sequences, heads=heads, q_length=document / steps, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
-            # Each of the ring's steps is a kernel over a cp-th of the keys.
-            pieces=np.where(ring, rows.cp, 1.0), launched=share, causal=model.causal,
+            # Each of the ring's steps is a kernel over its share of the keys.
+            pieces=np.where(ring, steps, 1.0), launched=share, causal=model.causal,
         )  # fmt: skip
     precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
     return math_attention_s(
-        sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
+        sequences=sequences, heads=heads, q_length=document / steps, kv_length=document,
         # One product is as wide as the keys and the other as the values; with the mean of both their sum is
         # right.
         d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
@@ -104,5 +107,5 @@ def _merge_s(job: Job, rows: Strategies, ring: Bools) -> Floats:
     """Seconds in which partial outputs are merged in fp32 between the ring's steps, in each pass. [C-11]"""
     tokens = rows.rank_tokens(job.training.seq_length)
     outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp
-    steps = np.where(ring, rows.cp - 1.0, 0.0)
+    steps = np.where(ring, rows.cp / rows.cp_a2a_size - 1.0, 0.0)
     return np.asarray(steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value)

@@ -121,7 +121,8 @@ def cp_comm(
 
     Ring (p2p): cp - 1 steps, each hidden behind one step of attention; in backward the gradients of keys and values travel along.
     All-to-all: queries, keys, values and the output change between sequence-sharded and head-sharded. All-gather: keys and values
-    are gathered and their gradients reduce-scattered, with nothing to hide behind.
+    are gathered and their gradients reduce-scattered, with nothing to hide behind. Both levels (a2a+p2p): heads are traded among
+    `cp_a2a_size` neighbours, whose groups form a ring.
 
     Args:
         job: model, cluster, training and prices.
@@ -150,7 +151,37 @@ def cp_comm(
     forward = np.select(kinds, [ring_forward, a2a.seconds], gather.seconds)
     backward = np.select(kinds, [ring_backward, a2a.seconds], gather.seconds + scatter.seconds)
     tier = np.select(kinds, [hop.tier, a2a.tier], np.maximum(gather.tier, scatter.tier)).astype(np.int8)
+    if CpComm.A2A_P2P in used:
+        both, levels = rows.cp_comm == CpComm.A2A_P2P, _two_levels(job, rows, tokens, placements, attention_s)
+        forward, backward = np.where(both, levels.forward, forward), np.where(both, levels.backward, backward)
+        tier = np.where(both, levels.tier, tier).astype(np.int8)
     return PassSeconds(forward, backward, _if_used(tier, rows.cp))
+
+
+def _two_levels(
+    job: Job, rows: Strategies, tokens: Floats, placements: StrategyPlacements, attention_s: tuple[Floats, Floats]
+) -> PassSeconds:
+    """Exposed seconds where heads are traded among neighbours and keys and values go around a ring of their groups. [C-11]
+
+    A rank then has `cp_a2a_size` times the tokens and as many times fewer heads, so that a hop of the ring is as large as without.
+    Transformer Engine saves the output behind its all-to-all, and trades it once more in backward, beside its gradient.
+    """
+    price = job.calibration.collective_s
+    kv_bytes, swapped = exchanged_bytes(job, rows, tokens)
+    model, ring = job.model, rows.cp / rows.cp_a2a_size
+    value_width = model.mla.v_head_dim if model.mla is not None else model.q_size / model.num_attention_heads
+    output = tokens * model.num_attention_heads * value_width / rows.tp * job.training.compute_bytes
+    # Nothing runs beside the all-to-alls: attention needs all tokens of its heads before it begins, and the output projection all heads
+    # of its tokens behind it.
+    trade = price("all_to_all", swapped, placement=placements.cp_a2a)
+    trade_back = price("all_to_all", swapped + output, placement=placements.cp_a2a)
+    hop = price("send_recv", kv_bytes, placement=placements.cp_ring)
+    steps, (attention_forward, attention_backward) = np.maximum(ring - 1.0, 0.0), attention_s
+    return PassSeconds(
+        trade.seconds + steps * np.maximum(hop.seconds - attention_forward / ring, 0.0),
+        trade_back.seconds + steps * np.maximum(2.0 * hop.seconds - attention_backward / ring, 0.0),
+        np.maximum(trade.tier, hop.tier).astype(np.int8),
+    )
 
 
 def exchanged_bytes(job: Job, rows: Strategies, tokens: Floats) -> tuple[Floats, Floats]:
@@ -212,6 +243,11 @@ def ep_comm(
     one_way = one_way + etp_gather.seconds + etp_scatter.seconds
     tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
     tier = np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp))
+    if job.framework.splits_experts_at_loading and ((rows.ep > 1) & (rows.tp > 1)).any():
+        # Each pass gathers once: forward the results of the ranks' shares, backward the gradients of their inputs.
+        whole_again = price("all_gather", tokens * width, placement=placements.tp)
+        one_way = one_way + np.where(rows.ep > 1, whole_again.seconds, 0.0)
+        tier = np.maximum(tier, _if_used(whole_again.tier, np.where(rows.ep > 1, rows.tp, 1.0)))
     if by_node.any():
         each = _flex_s(job, job.model.moe, rows, token_bytes=local * width, placements=placements)
         one_way = np.where(by_node, 2.0 * each.seconds, one_way)

@@ -83,6 +83,8 @@ def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = Non
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
     axes = (*LAYER_AXES, "zero") if casts_by_stage(job) else LAYER_AXES
+    # Few batches have a hierarchy, and the others shall not look for one.
+    axes = (*axes, "cp_a2a_size") if strategies.uses("cp_a2a_size") else axes
     cases = combinations_of(strategies, axes, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return LayerCosts(
@@ -156,7 +158,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         matmul.dgrad_s + matmul.wgrad_s, mixing.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     device = summed(forward), summed(backward)
-    reads = reads_routing(job, kind)
+    reads = reads_routing(job, kind, rows)
     waits, again = host_waits_s(launch_s(job, kind, rows), device, reads=reads)
     whole = device[0] + device[1] + waits
     # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.

@@ -49,6 +49,10 @@ class EndCosts:
     head_comm: Floats
     """Tensor-parallel collectives around the output projection."""
     head_tier: Codes
+    mtp: Floats
+    """The part of `head` that multi-token prediction's modules are, without their output projections."""
+    mtp_comm: Floats
+    """The part of `head_comm` that their collectives are."""
 
 
 def end_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None) -> EndCosts:
@@ -114,4 +118,6 @@ def _columns(job: Job, rows: Strategies) -> Columns:
         loss + heads * LOSS_REDUCTIONS.value * small.seconds,
         heads * head_comm + modules.comm,
         matmul.tier,
+        modules.work,
+        modules.comm,
     )

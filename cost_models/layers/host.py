@@ -16,7 +16,7 @@ from cost_models.layers.host_classes import Around, measured_layer
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import MoeDispatcher
-from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 from cost_models.terms import Tier
 
 FSDP1_UNIT: Final = Constant(
@@ -47,13 +47,19 @@ def host_mode(job: Job) -> HostMode:
     return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
 
 
-def reads_routing(job: Job, kind: LayerKind) -> bool:
-    """Whether the host waits in this layer's forward for what the router decided. [F-4]"""
-    return kind.is_moe and job.framework.host_reads_routing and not job.training.cuda_graphs
+def reads_routing(job: Job, kind: LayerKind, rows: Strategies) -> Bools | bool:
+    """Whether the host waits in this layer's forward for what the router decided; shape (U,) where rows differ in it. [F-4]"""
+    if not kind.is_moe or job.training.cuda_graphs:
+        return False
+    if job.framework.splits_experts_at_loading:
+        # transformers/distributed/expert_parallel.py (AllToAllEP._dispatch_tokens): the split sizes become lists of the host.
+        # The grouped products of experts that a rank has to itself take their offsets from the device.
+        return np.asarray(rows.ep > 1)
+    return job.framework.host_reads_routing
 
 
 def host_waits_s(
-    host: tuple[Floats, Floats], device: tuple[Floats, Floats], *, reads: bool = False
+    host: tuple[Floats, Floats], device: tuple[Floats, Floats], *, reads: Bools | bool = False
 ) -> tuple[Floats, Floats]:
     """Seconds that a layer waits for its host, and seconds that repeating its forward adds, shape (U,) each. [F-4] [F-8]
 
@@ -65,6 +71,9 @@ def host_waits_s(
         device: seconds that the device works in forward and backward.
         reads: whether the host waits for a result in forward.
     """
+    if not isinstance(reads, bool):
+        waiting, leading = (host_waits_s(host, device, reads=each) for each in (True, False))
+        return np.where(reads, waiting[0], leading[0]), np.where(reads, waiting[1], leading[1])
     busy = device[0] + device[1]
     if reads:
         forward, backward = np.maximum(host[0], device[0]), np.maximum(host[1], device[1])
@@ -141,7 +150,9 @@ def _expert_kernels(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats
     if not kind.is_moe:
         return np.zeros(len(rows)), np.zeros(len(rows))
     # What ranks that share experts add are the splits of an all-to-all and their copy to the host, which flex's kernels need not.
-    splits = (rows.ep * rows.etp > 1) & (rows.moe_dispatcher != MoeDispatcher.FLEX)
+    # Where the width of an expert is split like that of any other product, etp adds no exchange.
+    sharing = rows.ep if job.framework.splits_experts_at_loading else rows.ep * rows.etp
+    splits = (sharing > 1) & (rows.moe_dispatcher != MoeDispatcher.FLEX)
     shared = splits.astype(np.float64)
     own, exchange = job.framework.moe_extra_kernels, job.framework.exchange_kernels
     left = FUSED_ROUTING_OPS.value if job.fuses_routing else 1.0

@@ -179,9 +179,9 @@ class StageMatrices:
 
 
 def stage_matrices(job: Job, rows: Strategies) -> StageMatrices:
-    """Trained matrices of every slot's stage: those of multi-token prediction with the head, those of towers with the embedding. [F-30]"""
+    """Trained matrices of every slot's stage: those of multi-token prediction where its modules lie, of towers with the embedding. [F-30]"""
     layouts, model = rows.layouts, job.model
-    head_KN = np.take(layouts.slot_head, rows.layout, axis=-1)
+    mtp_KN = np.take(layouts.slot_mtp, rows.layout, axis=-1)
     modules = 0.0 if job.training.adapter is not None else float(job.mtp_num_layers)
     last = model.distinct_kinds.index(model.layer_kinds[-1])
     tp, ep, etp = (np.asarray(axis, np.float64) for axis in (rows.tp, rows.ep, rows.etp))
@@ -190,20 +190,20 @@ def stage_matrices(job: Job, rows: Strategies) -> StageMatrices:
     for j, kind in enumerate(model.distinct_kinds):
         layers_KN = np.take(layouts.slot_layers[j], rows.layout, axis=-1)
         if modules and j == last:
-            layers_KN = layers_KN + modules * head_KN
+            layers_KN = layers_KN + modules * mtp_KN
         matrices = layer_matrices(job, kind, tp=tp, ep=ep, etp=etp)
         kinds += matrices
         counts += [layers_KN * each.count for each in matrices]
     if modules:
         h = float(model.hidden_size)
         kinds.append(Matrices(h / tp, np.full_like(tp, 2.0 * h), np.ones_like(tp)))
-        counts.append(modules * head_KN * np.ones_like(tp))
+        counts.append(modules * mtp_KN * np.ones_like(tp))
     if job.tower_jobs:
         first_KN = np.take(layouts.slot_embedding, rows.layout, axis=-1)
         matrices = _tower_matrices(job, tp)
         kinds += matrices
         counts += [first_KN * each.count for each in matrices]
-    return StageMatrices(kinds, counts, 0.0 * head_KN * tp)
+    return StageMatrices(kinds, counts, 0.0 * mtp_KN * tp)
 
 
 def _tower_matrices(job: Job, tp: Floats) -> list[Matrices]:

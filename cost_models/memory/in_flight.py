@@ -32,6 +32,8 @@ class StageContents:
     """Whether the stage holds the embedding."""
     head_KN: Bools
     """Whether the stage holds final norm, head and loss."""
+    mtp_KN: Bools
+    """Whether the stage holds the modules of multi-token prediction, where the model has any."""
     folded: Bools | None
     """Where the pipeline is folded (V schedules), shape (N,): the first stage holds the head too. None if it is so
     nowhere."""
@@ -68,8 +70,9 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
     head_KN = np.take(layouts.slot_head, layout, axis=-1)
     if folded is not None:
         head_KN = np.where(folded, first_KN, head_KN)
+    mtp_KN = np.take(layouts.slot_mtp, layout, axis=-1) if layouts.moves_mtp else head_KN
     if mtp_layers:
-        layers_JKN[mtp_kind] = layers_JKN[mtp_kind] + mtp_layers * head_KN
+        layers_JKN[mtp_kind] = layers_JKN[mtp_kind] + mtp_layers * mtp_KN
     return StageContents(
         layers_JKN=layers_JKN,
         total_KN=sum(layers_JKN[1:], layers_JKN[0]),
@@ -77,6 +80,7 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
         stage_KN=np.take(tables.stage_KL, layout, axis=-1),
         first_KN=first_KN,
         head_KN=head_KN,
+        mtp_KN=mtp_KN,
         folded=folded,
     )
 
@@ -113,7 +117,7 @@ def _in_flight_tables(layouts: Layouts) -> Floats:
                 known.append((layout, stage))
             index_LK[row, slot] = number[key]
     counts = np.array(
-        [_by_schedule(layout.pp, layout.vpp, stage, layout.chunks_on_stage(stage)) for layout, stage in known]
+        [_by_schedule(layout.pp, layout.vpp, stage, layout.blocks_on_stage(stage)) for layout, stage in known]
     )
     return np.asarray(counts.T[:, index_LK], np.float64)
 

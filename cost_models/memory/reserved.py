@@ -76,6 +76,10 @@ def process_bytes(found: Moments) -> Floats:
         context = CUDA_CONTEXT_BYTES.value
         return np.asarray(context + (PROCESS_2022_BYTES.value - context) * several + np.zeros_like(stages.total_KN))
     groups = [strategies.tp, strategies.dp_cp, strategies.cp]
+    if strategies.uses("cp_a2a_size"):  # attention then communicates in two groups, and in the whole one no more
+        both = strategies.cp_a2a_size > 1
+        ring = np.where(both, strategies.cp / strategies.cp_a2a_size, 1.0)
+        groups[2:] = [np.where(both, strategies.cp_a2a_size, strategies.cp), ring]
     if batch.job.model.moe is not None:
         groups += [strategies.ep * strategies.etp, np.where(strategies.ep > 1, strategies.expert_dp, 1.0)]
     count = several

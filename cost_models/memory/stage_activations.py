@@ -115,7 +115,9 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
         named_KN = (layers_KN - 1.0).clip(0.0) / np.maximum(stages.total_KN, 1.0) * named_KN
         away_KN, micro_KN = away_KN + named_KN, micro_KN - named_KN
     if job.mtp_num_layers:
-        micro_KN = micro_KN + np.where(stages.head_KN, job.mtp_num_layers * table.mtp_bytes, 0.0)
+        micro_KN = micro_KN + np.where(stages.mtp_KN, job.mtp_num_layers * table.mtp_bytes, 0.0)
+        if strategies.layouts.moves_mtp:  # the output layer's stage then keeps what it receives of each module
+            micro_KN = micro_KN + np.where(stages.head_KN & ~stages.mtp_KN, job.mtp_num_layers * table.hidden, 0.0)
     return micro_KN, away_KN, transient_KN
 
 
@@ -143,7 +145,7 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomp
     count_KN = recomputed_layers_by_slot(strategies)
     if batch.job.mtp_num_layers:
         modules = batch.job.mtp_num_layers * recomputed_mtp_share(strategies)
-        count_KN = count_KN + np.where(batch.stages.head_KN, modules, 0.0)
+        count_KN = count_KN + np.where(batch.stages.mtp_KN, modules, 0.0)
     count_KN = np.minimum(count_KN, held_KN)
     if not layers_run_backward(batch.job.model, batch.job.training):
         count_KN = 0.0 * count_KN  # torch/utils/checkpoint.py keeps nothing of what needs no gradient

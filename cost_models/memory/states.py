@@ -245,9 +245,12 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
         if stages.folded is not None:
             copy = np.where(stages.folded, 0.0, copy)
     modules = batch.job.mtp_num_layers
-    head = copy + table.final_norm + modules * table.mtp + _embedding_beside_modules(batch)
+    beside = _embedding_beside_modules(batch)
+    head = copy + table.final_norm + modules * table.mtp + beside
     dense_KN = dense_KN + np.where(stages.first_KN, table.word + table.positions, 0.0)
     dense_KN += np.where(stages.head_KN, head, 0.0)
+    if strategies.layouts.moves_mtp:
+        dense_KN += (stages.mtp_KN * 1.0 - stages.head_KN) * (modules * table.mtp + beside)
     if batch.job.training.tower_uses:
         dense_KN += np.where(stages.first_KN, rank_tower_elements(batch.job, strategies)[0], 0.0)
     return dense_KN, expert_KN
@@ -286,6 +289,6 @@ def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
     if not copies:
         return NOTHING
     embedding_KN, head_KN = batch.end_words
-    head_KN = head_KN + np.where(batch.stages.head_KN, _embedding_beside_modules(batch), 0.0)
+    head_KN = head_KN + np.where(batch.stages.mtp_KN, _embedding_beside_modules(batch), 0.0)
     kept = np.where(batch.strategies.zero >= 3, 0.0, copies)
     return kept * np.maximum(elements_KN - embedding_KN - head_KN, 0.0)

@@ -16,7 +16,7 @@ from cost_models.constants import WGRAD_SHARE
 from cost_models.layers.costs import LAYER_PARTS
 from cost_models.step.stage_costs import StageCosts
 from cost_models.step.stage_parameters import over_kinds
-from cost_models.step.stages import chunk_passes_s
+from cost_models.step.stages import chunk_passes_s, move_to_mtp
 from cost_models.strategies.recomputed_layers import recomputed_shares_by_chunk
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 
@@ -51,9 +51,13 @@ def chunk_seconds(strategies: Strategies, costs: StageCosts, rows: Ints) -> Chun
     repeated_VN = recomputed_shares_by_chunk(chosen, held_JVN.sum(axis=0))
     repeated_VN = repeated_VN * over_kinds(held_JVN, per.again_JN[:, rows])
     repeated_VN[-1] += per.mtp_again[rows]
-    # The modules of multi-token prediction lie beside the head, and their layers are layers like others.
+    # The modules of multi-token prediction lie beside the head, unless a layout says otherwise, and their layers are layers like others.
     every_JVN = held_JVN.copy()
     every_JVN[:, -1] += per.mtp_J1
+    if layouts.moves_mtp:
+        move_to_mtp(strategies, rows, repeated_VN, per.mtp_again[rows])
+        for every_VN, modules in zip(every_JVN, per.mtp_J1[:, 0], strict=True):
+            move_to_mtp(strategies, rows, every_VN, np.full(len(rows), modules))
     parts = {
         name: costs.layers.cases.at(rows).spread(costs.layers.parts_JPU[:, at]) for at, name in enumerate(LAYER_PARTS)
     }
@@ -69,6 +73,8 @@ def chunk_seconds(strategies: Strategies, costs: StageCosts, rows: Ints) -> Chun
     ends = costs.ends.cases.at(rows)
     exposed["tp_comm"][0] += ends.spread(costs.ends.embedding_comm)
     exposed["tp_comm"][-1] += ends.spread(costs.ends.head_comm)
+    if layouts.moves_mtp:
+        move_to_mtp(strategies, rows, exposed["tp_comm"], ends.spread(costs.ends.mtp_comm))
     exposed["dp_comm"][0] += per.root[rows]
     exposed["dp_comm"][-1] += per.head_link[rows]
     return ChunkSeconds(

@@ -83,6 +83,10 @@ def _context(job: Job, s: Strategies, asked: _Asked, tokens: Floats) -> Iterator
     gathers = is_split & (s.cp_comm == CpComm.ALLGATHER)
     yield from asked.calls("cp", "cp", {"send_recv": is_split & (s.cp_comm == CpComm.P2P)}, keys)
     yield from asked.calls("cp", "cp", {"all_to_all": is_split & (s.cp_comm == CpComm.A2A)}, swapped)
+    if s.uses("cp_a2a_size"):
+        levels = is_split & (s.cp_comm == CpComm.A2A_P2P)
+        yield from asked.calls("cp", "cp_a2a", {"all_to_all": levels}, swapped)
+        yield from asked.calls("cp", "cp_ring", {"send_recv": levels}, keys)
     yield from asked.calls("cp", "cp", {"all_gather": gathers, "reduce_scatter": gathers}, keys * s.cp)
 
 

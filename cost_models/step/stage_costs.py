@@ -84,6 +84,8 @@ class MicroBatchCosts:
     """Decoder layers of each kind in the multi-token-prediction modules that `last` includes, shape (J, 1)."""
     mtp_again: Floats
     """Recomputation of those layers, part of `last`, shape (N,)."""
+    mtp: Floats
+    """Those modules without their output projections and losses, part of `last`, shape (N,)."""
     root: Floats
     """FSDP traffic of the embedding, part of `first`."""
     head_link: Floats
@@ -182,11 +184,12 @@ def _per_micro_batch(
     ended = ends.cases.spread(ends.head + ends.loss)
     ahead = _ahead_s(job, strategies, idle_JN, ended + link.head)
     last = ended + ends.cases.spread(ends.head_comm) + link.head - ahead
-    mtp_again = np.zeros(len(strategies))
+    mtp = mtp_again = np.zeros(len(strategies))
     # The modules' decoder layers are layers like others, but only the last stage has them.
     if mtp_J1.any():
         mtp_again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
         last = last + sum_over_kinds(mtp_J1, layer_JN) + mtp_again
+        mtp = sum_over_kinds(mtp_J1, layer_JN) + mtp_again + ends.cases.spread(ends.mtp + ends.mtp_comm)
     per = MicroBatchCosts(
         layer_JN=layer_JN,
         waits_JN=waits_JN,
@@ -198,6 +201,7 @@ def _per_micro_batch(
         fsdp_JN=link_JN,
         mtp_J1=mtp_J1,
         mtp_again=mtp_again,
+        mtp=mtp,
         root=link.root,
         head_link=link.head,
         accumulation_JN=accumulation_JN,

@@ -40,6 +40,8 @@ class RankParameters:
     """Elements of everything the last stage holds beside layers: the output projection (a copy where it is tied and pp > 1,
     nothing where it is the embedding itself), the final norm, and the multi-token-prediction modules without their routed
     experts."""
+    mtp: Floats
+    """The part of `head` that those modules are, with their copy of the embedding."""
     head_expert: Floats
     """Elements of the routed experts of those modules."""
     head_unit: Floats
@@ -77,6 +79,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         ),
         embedding=word + position_parameters(model),
         head=unit + modules,
+        mtp=np.broadcast_to(modules, np.shape(word)),
         head_expert=expert,
         head_unit=unit,
         word=word,
@@ -96,6 +99,7 @@ def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
             expert_JN=np.zeros_like(held.expert_JN),
             embedding=embedding / tp,
             head=head / tp,
+            mtp=none,
             head_expert=none,
             head_unit=head / tp,
             word=none,
@@ -148,7 +152,10 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     layouts, layout = strategies.layouts, strategies.layout
     total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.dense_JN)
     total += np.take(layouts.slot_embedding, layout, axis=-1) * held.embedding
-    total += np.take(layouts.slot_head, layout, axis=-1) * held.head
+    head_KN = np.take(layouts.slot_head, layout, axis=-1)
+    total += head_KN * held.head
+    if layouts.moves_mtp:
+        total += (np.take(layouts.slot_mtp, layout, axis=-1) * 1.0 - head_KN) * held.mtp
     if held.tower is not None:
         total += np.take(layouts.slot_embedding, layout, axis=-1) * held.tower
     return total
@@ -158,7 +165,7 @@ def expert_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Routed-expert parameters on one rank of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.expert_JN)
-    total += np.take(layouts.slot_head, layout, axis=-1) * held.head_expert
+    total += np.take(layouts.slot_mtp, layout, axis=-1) * held.head_expert
     return total
 
 

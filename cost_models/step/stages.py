@@ -68,10 +68,12 @@ class Slowest:
     """Share of its layers that are fully recomputed, 0...1."""
     seconds: Floats
     """Its seconds per micro-batch."""
+    holds_mtp: Bools
+    """Whether it would hold multi-token-prediction modules: the last stage does, unless a layout says otherwise."""
 
     def every_layer(self, per: MicroBatchCosts) -> Floats:
         """Its decoder layers of each kind, shape (J, N), those of multi-token-prediction modules included."""
-        return self.layers_JN + self.is_last * per.mtp_J1 if per.mtp_J1.any() else self.layers_JN
+        return self.layers_JN + self.holds_mtp * per.mtp_J1 if per.mtp_J1.any() else self.layers_JN
 
 
 def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> Stages:
@@ -137,7 +139,7 @@ def _slowest(strategies: Strategies, per: MicroBatchCosts) -> Slowest:
         share = recomputed_layers_by_slot(strategies)[0] / np.maximum(layers_JN.sum(axis=0), 1.0)
         seconds = sum_over_kinds(layers_JN, per.layer_JN) + share * sum_over_kinds(layers_JN, per.again_JN)
         both = np.ones(len(strategies), np.bool_)
-        return Slowest(layers_JN, both, both, share, seconds + per.first + per.last)
+        return Slowest(layers_JN, both, both, share, seconds + per.first + per.last, both)
     share_KN = recomputed_shares_by_slot(strategies)
     return slowest_of(strategies, stage_seconds(strategies, per, share_KN=share_KN), share_KN=share_KN)
 
@@ -149,7 +151,10 @@ def stage_seconds(strategies: Strategies, per: MicroBatchCosts, *, share_KN: Flo
     stage_KN = over_kinds(layers_JKN, per.layer_JN)
     stage_KN += share_KN * over_kinds(layers_JKN, per.again_JN)
     stage_KN += np.take(layouts.slot_embedding, layout, axis=-1) * per.first
-    stage_KN += np.take(layouts.slot_head, layout, axis=-1) * per.last
+    head_KN = np.take(layouts.slot_head, layout, axis=-1)
+    stage_KN += head_KN * per.last
+    if layouts.moves_mtp:
+        stage_KN += (np.take(layouts.slot_mtp, layout, axis=-1) * 1.0 - head_KN) * per.mtp
     return stage_KN
 
 
@@ -163,12 +168,14 @@ def slowest_of(strategies: Strategies, stage_KN: Floats, *, share_KN: Floats) ->
     """The slowest of these stages for every strategy; the first of several that are equally slow."""
     layouts, layout = strategies.layouts, strategies.layout
     slot, rows = stage_KN.argmax(axis=0), np.arange(len(strategies))
+    is_last = layouts.has_head_LK[layout, slot]
     return Slowest(
         layers_JN=layouts.layers_LKJ[layout, slot].T,
         is_first=layouts.has_embedding_LK[layout, slot],
-        is_last=layouts.has_head_LK[layout, slot],
+        is_last=is_last,
         recomputed_share=share_KN[slot, rows],
         seconds=stage_KN[slot, rows],
+        holds_mtp=is_last if layouts.has_mtp_LK is None else layouts.has_mtp_LK[layout, slot],
     )
 
 
@@ -193,7 +200,7 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     terms["recompute"] = _left_of(repeated, np.maximum(ahead - terms["launch"], 0.0))
     terms["launch"] = _left_of(terms["launch"], ahead)
     if per.mtp_J1.any():
-        terms["recompute"] += m * slowest.is_last * per.mtp_again
+        terms["recompute"] += m * slowest.holds_mtp * per.mtp_again
     terms["recompute"] += sum_over_kinds(layers_JN, per.selective_JN)
     terms["grad_accumulation"] = sum_over_kinds(layers_JN, per.accumulation_JN)
     terms["ep_comm"] += sum_over_kinds(layers_JN, per.unpaired_JN)
@@ -202,6 +209,12 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     terms["head"] = last * spread(ends.head)
     terms["loss"] = last * spread(ends.loss)
     terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
+    if strategies.layouts.moves_mtp:
+        # `ends.head` counts the modules' own work with the output layer. It is 1 where the slowest stage holds them alone, -1 where it
+        # holds the output layer without them, and 0 elsewhere.
+        moved = m * (slowest.holds_mtp * 1.0 - slowest.is_last)
+        terms["head"] += moved * spread(ends.mtp)
+        terms["tp_comm"] += moved * spread(ends.mtp_comm)
     terms["dp_comm"] = sum_over_kinds(layers_JN, per.fsdp_JN) + first * per.root + last * per.head_link
     for name, tower in per.towers.items():
         terms[name] = terms[name] + first * tower
@@ -275,7 +288,24 @@ def chunk_passes_s(strategies: Strategies, costs: StageCosts, rows: Ints) -> tup
     whole_VN[-1] += per.last[rows]
     forward_VN[0] += per.first[rows] / FORWARD_AND_BACKWARD
     forward_VN[-1] += (per.last[rows] - per.mtp_again[rows]) / FORWARD_AND_BACKWARD
+    if layouts.moves_mtp:
+        move_to_mtp(strategies, rows, whole_VN, per.mtp[rows])
+        move_to_mtp(strategies, rows, forward_VN, (per.mtp[rows] - per.mtp_again[rows]) / FORWARD_AND_BACKWARD)
     return forward_VN, np.maximum(whole_VN - forward_VN, 0.0)
+
+
+def move_to_mtp(strategies: Strategies, rows: Ints, values_VN: Floats, modules_N: Floats) -> None:
+    """Takes what multi-token prediction's modules add off the last virtual stage and adds it to theirs.
+
+    Args:
+        strategies: shape (M,).
+        rows: positions of N of them.
+        values_VN: what virtual stages have, shape (V, N), which is changed.
+        modules_N: the modules' part, shape (N,).
+    """
+    at = strategies.layouts.mtp_chunk[strategies.layout[rows]]
+    values_VN[-1] -= modules_N
+    values_VN[at, np.arange(len(rows))] += modules_N
 
 
 def _over_kinds(held_JVN: Floats, each_JN: Floats) -> Floats:
@@ -294,7 +324,7 @@ def unlike_chunks_waiting_s(
 def _forward_s(costs: StageCosts, slowest: Slowest) -> Floats:
     """Seconds of the slowest stage's forward of one micro-batch, shape (N,), a third of the model's ends included."""
     layers = sum_over_kinds(slowest.every_layer(costs.per), costs.per.layer_JN)
-    layers = layers + slowest.is_last * costs.per.mtp_again
+    layers = layers + slowest.holds_mtp * costs.per.mtp_again
     layers = layers + slowest.recomputed_share * sum_over_kinds(slowest.layers_JN, costs.per.again_JN)
     # What a stage takes beyond its layers is the embedding or the head, whose forward is one of three passes of equal
     # work.

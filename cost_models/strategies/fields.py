@@ -69,6 +69,7 @@ class CpComm(Choice):
     P2P = 0, "p2p"
     A2A = 1, "a2a"
     ALLGATHER = 2, "allgather"
+    A2A_P2P = 3, "a2a+p2p"
 
 
 class MoeDispatcher(Choice):
@@ -106,9 +107,9 @@ RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_
 MOE_MODULE = 1 << RECOMPUTE_MODULES.index("moe")
 """The bit of whole mixture layers."""
 
-Kind = Literal["degree", "count", "zero", "fraction", "flag", "choice", "set", "per_stage", "pools"]
+Kind = Literal["degree", "count", "zero", "fraction", "flag", "choice", "set", "per_stage", "pools", "stage"]
 """A degree is at least 1, a count may be 0; a set is stored as one bit for each value; `per_stage` (whole numbers) and `pools`
-(names) are lists with an entry for each stage, which the layout holds."""
+(names) are lists with an entry for each stage, and a `stage` is the number of a virtual one, which the layout holds."""
 
 _DTYPES: Mapping[Kind, type] = {
     "degree": np.float64, "count": np.float64, "fraction": np.float64,
@@ -162,7 +163,7 @@ class StrategyField:
     @cached_property
     def column(self) -> str:
         """Its column of `Strategies`; "" where the layout holds it."""
-        return "" if self.kind in ("per_stage", "pools") else self.stored_as or self.name.replace(".", "_")
+        return "" if self.kind in ("per_stage", "pools", "stage") else self.stored_as or self.name.replace(".", "_")
 
     @property
     def dtype(self) -> type:
@@ -277,10 +278,22 @@ FIELDS: tuple[StrategyField, ...] = (
         "layers_per_stage", "per_stage",
         "Number of decoder layers of each of the pp * vpp virtual stages, in model order; 0 is allowed.",
     ),
+    StrategyField(
+        "mtp_stage", "stage",
+        "Virtual stage, counted from 0 in model order, that holds the modules of multi-token prediction apart from the output layer, as "
+        "m in Megatron's pipeline layout; needs layers_per_stage. Default: beside the output layer.",
+        is_listed=False, is_rare=True,
+    ),
     StrategyField("pool_per_stage", "pools", "Name of the cluster's pool that each stage runs on.", is_listed=False),
     StrategyField(
         "cp_comm", "choice", "How context-parallel ranks exchange keys and values. Default by framework.",
         values=_spellings(CpComm), is_knob=True,
+    ),
+    StrategyField(
+        "cp_a2a_size", "degree",
+        "Number of neighbouring ranks that trade heads by all-to-all under cp_comm a2a+p2p; cp / cp_a2a_size such groups form the "
+        "ring. Default: the largest that divides cp and the heads and stays inside the NVLink domain.",
+        default=1, is_knob=True, is_rare=True,
     ),
     StrategyField(
         "moe_dispatcher", "choice", "How tokens reach their experts. Default by framework.",
@@ -353,5 +366,5 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 WITH_CONSTANT_DEFAULT = tuple(field for field in FIELDS if field.default is not None)
 CONSTANT_DEFAULTS: Mapping[str, Any] = {field.column: field.default for field in WITH_CONSTANT_DEFAULT}
 """What the columns of these fields hold where a strategy leaves them out."""
-RARE: Mapping[str, Any] = {field.column: field.default for field in FIELDS if field.is_rare}
+RARE: Mapping[str, Any] = {field.column: field.default for field in FIELDS if field.is_rare and field.column}
 """Columns that a batch stores only where some strategy differs from these defaults."""

@@ -42,6 +42,8 @@ class Layout:
     """Layers that each of the pp stages recomputes, where the strategy fixes them."""
     pool_per_stage: tuple[str, ...] | None = None
     """Pool that each of the pp stages lies on."""
+    mtp: tuple[int, int] | None = None
+    """The virtual stage that holds the modules of multi-token prediction apart from the head, and their number; None: beside the head."""
     folded: bool = False
     """Whether the second chunk runs from the last stage back to the first, as V-shaped schedules have it."""
 
@@ -69,6 +71,19 @@ class Layout:
         """The stage that holds the model's end."""
         return 0 if self.folded else self.pp - 1
 
+    @property
+    def mtp_rank(self) -> int:
+        """The stage that holds the modules of multi-token prediction, where the model has any."""
+        return self.head_stage if self.mtp is None else self.mtp[0] % self.pp
+
+    def blocks_on_stage(self, stage: int) -> tuple[int, ...]:
+        """Decoder layers of each chunk of a stage, with the modules that lie there apart from the head."""
+        chunks = self.chunks_on_stage(stage)
+        # Only the last chunk can hold them (Megatron's validate_layer_layout), and it holds them behind its decoder layers.
+        if self.mtp is None or stage != self.mtp_rank:
+            return chunks
+        return (*chunks[:-1], chunks[-1] + self.mtp[1])
+
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
@@ -89,6 +104,8 @@ class Layouts:
     """Decoder layers of every stage, 0 beyond the last; S is the largest number of stages."""
     recompute_limit_LS: Floats
     """Most layers of every stage that may be recomputed: what `recompute_per_stage` fixes, else no limit."""
+    has_mtp_LK: NDArray[np.bool_] | None = None
+    """Whether the slot's stage would hold modules of multi-token prediction; None: the head's does in every layout."""
     kind_of_layer: Sequence[int] | None = None
     """Kind of every decoder layer, in model order; None where only the layers of stages are known."""
 
@@ -100,7 +117,12 @@ class Layouts:
     def held(self, layout: int) -> bytes:
         """What the slots of a layout hold, however it is cut into chunks: equal for layouts whose stages hold the same layers and ends."""
         # A folded pipeline's first stage holds the head too, so that it may be equal to a plain one in its layers alone.
-        parts = (self.layers_LKJ, self.slot_stage_LK, self.has_head_LK)
+        parts = (
+            self.layers_LKJ,
+            self.slot_stage_LK,
+            self.has_head_LK,
+            *(() if self.has_mtp_LK is None else (self.has_mtp_LK,)),
+        )
         return b"".join(part[layout].tobytes() for part in parts)
 
     @cached_property
@@ -122,6 +144,21 @@ class Layouts:
     def slot_head(self) -> NDArray[np.bool_]:
         """Whether the slot's stage holds the head."""
         return np.ascontiguousarray(self.has_head_LK.T)
+
+    @cached_property
+    def slot_mtp(self) -> NDArray[np.bool_]:
+        """Whether the slot's stage holds the modules of multi-token prediction."""
+        return self.slot_head if self.has_mtp_LK is None else np.ascontiguousarray(self.has_mtp_LK.T)
+
+    @property
+    def moves_mtp(self) -> bool:
+        """Whether any layout holds these modules apart from the head."""
+        return self.has_mtp_LK is not None
+
+    @cached_property
+    def mtp_chunk(self) -> Ints:
+        """The virtual stage that holds them, counted from the end of the model: -1 is the last, shape (L,)."""
+        return np.array([-1 if each.mtp is None else each.mtp[0] - each.pp * each.vpp for each in self.table])
 
     @cached_property
     def fixes_recomputation(self) -> bool:
@@ -148,7 +185,12 @@ class Layouts:
     def layers_before(self) -> Floats:
         """Layers of each slot's stage before each of its chunks and behind the last one, layout by layout."""
         # One row a chunk: a table of all layouts with as many chunks as any of them has would take gigabytes for 1,000 layers.
-        parts = [self.chunks(at)[:, stages] for at, stages in enumerate(self.slot_stage_LK)]
+        blocks = [
+            np.array([each.blocks_on_stage(stage) for stage in range(each.pp)]).T if each.mtp else None
+            for each in self.table
+        ]
+        whole = [self.chunks(at) if each is None else each for at, each in enumerate(blocks)]
+        parts = [each[:, stages] for each, stages in zip(whole, self.slot_stage_LK, strict=True)]
         return np.concatenate([np.cumsum(np.pad(part, ((1, 0), (0, 0))), axis=0) for part in parts]).astype(np.float64)
 
     @cached_property
@@ -232,6 +274,7 @@ def _layouts(table: tuple[Layout, ...], kind_of_layer: tuple[int, ...], *, all_s
         recompute_limit_LS=_padded(
             [[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)], fill=np.inf
         ),
+        has_mtp_LK=slots == np.array([each.mtp_rank for each in table])[:, None] if any(x.mtp for x in table) else None,
         kind_of_layer=kind_of_layer,
     )
 
@@ -284,6 +327,9 @@ def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[
     size = np.column_stack([per_stage, chunks])
     if layout.recompute_per_stage is not None:  # fewer recomputed layers hold more: part of the comparison
         size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
+    if layout.mtp is not None:
+        # No stage without the modules is as large as the one that holds them, and none stands for it.
+        size = np.column_stack([size, np.arange(layout.pp) == layout.mtp_rank])
     if layout.pp == 1:
         return [0]
     different: dict[tuple[float, ...], int] = {}

@@ -76,6 +76,8 @@ class Strategies(_Batch):
     zero_quantized_weights: Bools
     """This column and those after it are `RARE`: a batch without any of them reads their defaults and stores nothing."""
     zero_quantized_gradients: Bools
+    cp_a2a_size: Floats
+    """Ranks that trade heads where the exchange is a2a+p2p, and 1 elsewhere."""
     offload_activation_modules: Codes
     """Bit set over OFFLOAD_MODULES."""
     offload_activation_fraction: Floats

@@ -36,6 +36,8 @@ REJECTIONS: Mapping[str, str] = {
     "split-unsupported": "split the layers in a way that the framework cannot be told",
     "context-parallel-unsupported": "use context parallelism, which the framework does not have here",
     "context-parallel-needs-flash": "use context parallelism without flash attention",
+    "layers-unsupported-by-framework": "train layers that the framework has no modules for",
+    "context-parallel-levels": "have no two levels of context parallelism, or name them for another cp_comm",
     "context-parallel-comm-unsupported": "use a cp_comm that the framework does not have",
     "context-parallel-heads": "exchange heads over a number of context-parallel ranks that does not divide them",
     "virtual-stages-unsupported": "use virtual pipeline stages, which the framework does not have",

@@ -22,7 +22,7 @@ def stage_layers(job: Job, strategy: Mapping[str, Any]) -> Document:
         strategy: in the contract's names, with every field filled in.
 
     Returns:
-        `num_layers`, `has_experts`, `mtp_layers` (multi-token-prediction modules, which the stage of the head holds) and `stages`. A stage
+        `num_layers`, `has_experts`, `mtp_layers` (multi-token-prediction modules, which the stage of the head holds, or stage `mtp_stage`) and `stages`. A stage
         has `stage`, `pool`, `layers`, `dense`, `experts` (numbers of decoder layers), and `chunks`: each with `chunk` (its place on the
         stage, from 0), `first` and `last` (decoder layers, from 1; null where it holds none), `kinds` (runs of `[is_expert, number]` in
         model order), `embedding` and `head`.
@@ -61,6 +61,7 @@ def stage_layers(job: Job, strategy: Mapping[str, Any]) -> Document:
         "num_layers": job.model.num_layers,
         "has_experts": job.model.moe is not None,
         "mtp_layers": job.mtp_num_layers,
+        **({"mtp_stage": strategy["mtp_stage"] % pp} if strategy.get("mtp_stage") else {}),
         "stages": stages,
     }
 

@@ -187,7 +187,12 @@ def _slowest(links: Sequence[Document]) -> Document:
 
 def _operation(name: str, strategy: Mapping[str, Any]) -> Op:
     """The operation that moves most of a group's bytes."""
-    exchanged: dict[str, Op] = {"p2p": "send_recv", "a2a": "all_to_all", "allgather": "all_gather"}
+    exchanged: dict[str, Op] = {
+        "p2p": "send_recv",
+        "a2a": "all_to_all",
+        "allgather": "all_gather",
+        "a2a+p2p": "all_to_all",
+    }
     if name == "tp":
         return "all_gather" if strategy["sequence_parallel"] else "all_reduce"
     if name == "cp":

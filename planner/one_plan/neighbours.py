@@ -22,7 +22,14 @@ SAME_PRICE = 1e-6
 """Relative difference up to which two prices of one row are equal; the answer rounds no further."""
 MOST_TERMS, LEAST_OF_LARGEST = 2, 0.1
 """Terms that are named as what makes a difference, and the share of the largest one below which another is not worth a word."""
-_FOLLOWING = ("layers_per_stage", "schedule", "zero_shard_size", "zero_param_shard_size", "recompute_per_stage")
+_FOLLOWING = (
+    "layers_per_stage",
+    "schedule",
+    "zero_shard_size",
+    "zero_param_shard_size",
+    "recompute_per_stage",
+    "mtp_stage",
+)
 """Fields that follow from the degrees, and are left to the framework's defaults where a degree changes."""
 _RECOMPUTED = ("recompute_method", "recompute_num_layers", "recompute_modules", "recompute_per_stage")
 _VERDICTS = ("fits", "at-risk", "oom")
@@ -136,7 +143,7 @@ def _degrees(own: Mapping[str, Any], *, has_experts: bool) -> Iterator[Change]:
 
 def _choices(own: Mapping[str, Any]) -> Iterator[Change]:
     """Every other kind of recomputation, and of exchange between context-parallel ranks and experts, where there is one."""
-    following = {"recompute": _RECOMPUTED, "cp_comm": (), "moe_dispatcher": ("flex_backend",)}
+    following = {"recompute": _RECOMPUTED, "cp_comm": ("cp_a2a_size",), "moe_dispatcher": ("flex_backend",)}
     exchanged = {"recompute": True, "cp_comm": own["cp"] > 1, "moe_dispatcher": own["ep"] > 1}
     for name, tried in exchanged.items():
         for value in FIELD[name].spellings if tried else ():

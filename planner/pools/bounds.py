@@ -52,7 +52,7 @@ def base_work(pooled: PooledJob, space: Space, base: Strategies) -> Work:
     """What every expansion of these base rows takes at least: the fastest of the listed knobs, nothing recomputed."""
     layer, first, last = [], [], []
     for job in pooled.jobs:
-        rows_of = layer_variants(space.layer_knobs, base)
+        rows_of = layer_variants(space.job, space.layer_knobs, base)
         variants = [(rows, build_tables(job, least_zero(space.zeros, rows))) for rows in rows_of]
         layer.append(np.min([each.layers.cases.spread(each.layers.whole) for _, each in variants], axis=0))
         ends = [least_ends_s(job, rows, each) for rows, each in variants]

@@ -48,6 +48,7 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
     if "open_splits" in asked.include and job.jobs[0].corrections.factors:
         message = "include asks for open_splits, which are searched with the models' own seconds and bytes, and corrections change these"
         problems.append(Problem("/include", message, "Leave open_splits out, or set corrections to 'none'."))
+    problems += _modules_apart(asked)
     problems += methods_not_run(asked, job)
     problems += late_updates_not_run(asked, job)
     problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
@@ -95,6 +96,17 @@ def _wrong_splits(asked: PlanRequest, *, layers: int) -> list[Problem]:
         )
         for where, split in splits.items()
         if sum(split) != layers
+    ]
+
+
+def _modules_apart(asked: PlanRequest) -> list[Problem]:
+    if asked.constraints.fixed.mtp_stage is None:
+        return []
+    message = "constraints.fixed.mtp_stage is given, but a search places multi-token prediction beside the output layer"
+    return [
+        Problem(
+            "/constraints/fixed/mtp_stage", message, "Leave it out, and evaluate a row with strategy.mtp_stage instead."
+        )
     ]
 
 

@@ -126,10 +126,39 @@ def _kv_heads_over_context(job: Job, s: Strategies) -> Bools:
     return np.asarray((s.cp > 1) & (s.cp_comm == CpComm.A2A) & indivisible(job.model.num_key_value_heads, s.tp * s.cp))
 
 
+def _levels(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp > 1) & (s.cp_comm == CpComm.A2A_P2P))
+
+
+def _no_two_levels(job: Job, s: Strategies) -> Bools:
+    # One level of a single rank, or of all of them, is what p2p and a2a are for.
+    return np.asarray(
+        _levels(job, s) & (indivisible(s.cp, s.cp_a2a_size) | (s.cp_a2a_size == s.cp) | (s.cp_a2a_size == 1))
+    )
+
+
+def _levels_of_another(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp_a2a_size > 1) & ~_levels(job, s))
+
+
+def _heads_over_level(job: Job, s: Strategies) -> Bools:
+    model = job.model
+    heads = model.num_attention_heads if model.mla is not None else model.num_key_value_heads
+    return np.asarray(_levels(job, s) & indivisible(heads, s.tp * s.cp_a2a_size))
+
+
+def _cuts_attention(job: Job) -> bool:
+    """Whether attention has a window, a bias or several documents in a sequence."""
+    windows = any(kind.window is not None for kind in job.model.layer_kinds)
+    packed = any(length < job.training.seq_length for length, _ in job.training.attended_spans)
+    return windows or packed or job.model.position_embedding == "alibi"
+
+
 def _tensor(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.tp > 1)
 
 
+_SIZE = "cp_a2a_size"
 _TP_CHANGE = "tp {tp} -> {tp_fit}"
 DEGREE_RULES: tuple[Rule, ...] = (
     Rule(
@@ -271,5 +300,37 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "key-value heads",
         "Lower cp or tp, or choose another cp_comm.", "TransformerEngine attention (a2a)",
         frameworks=only("megatron"), when=_grouped_heads,
+    ),
+    Rule(
+        "context-parallel-comm-unsupported", _levels, "megatron {version} does not have cp_comm 'a2a+p2p'",
+        "Use another cp_comm, or core 0.10 with Transformer Engine 1.12.",
+        "megatron/core/model_parallel_config.py (hierarchical_context_parallel_sizes)", frameworks=only("megatron"), until="0.10",
+        rare=_SIZE, smallest_change="cp_comm a2a+p2p -> p2p",
+    ),
+    Rule(
+        "context-parallel-levels", _no_two_levels,
+        "cp_comm 'a2a+p2p' has two levels, but cp_a2a_size {cp_a2a_size} does not split cp {cp} into several groups of several ranks",
+        "Choose a cp_a2a_size between 1 and cp that divides cp, or cp_comm 'p2p' or 'a2a'.",
+        "megatron/training/arguments.py (hierarchical_context_parallel_sizes)", rare=_SIZE, smallest_change="cp_comm a2a+p2p -> p2p",
+    ),
+    Rule(
+        "context-parallel-levels", _levels_of_another, "cp_a2a_size {cp_a2a_size} belongs to cp_comm 'a2a+p2p' (cp {cp}, cp_comm '{cp_comm}')",
+        "Leave cp_a2a_size out, or set cp_comm to 'a2a+p2p' and cp above 1.",
+        "megatron/core/model_parallel_config.py (hierarchical_context_parallel_sizes)", rare=_SIZE,
+        smallest_change="leave cp_a2a_size out",
+    ),
+    Rule(
+        "context-parallel-heads", _heads_over_level,
+        "cp_comm 'a2a+p2p' splits the key-value heads over tp and cp_a2a_size, but tp {tp} x cp_a2a_size {cp_a2a_size} does not divide "
+        "the model's {kv_heads}",
+        "Lower cp_a2a_size or tp.", "TransformerEngine attention/context_parallel.py (flash_attn_a2a_communicate)", rare=_SIZE,
+        smallest_change="cp_comm a2a+p2p -> p2p",
+    ),
+    Rule(
+        "context-parallel-comm-unsupported", _levels,
+        "cp_comm 'a2a+p2p' runs neither with windows or biases in attention nor with several documents in a sequence",
+        "Use cp_comm 'a2a' or 'allgather' for windows, and 'p2p' for packed documents and biases.",
+        "TransformerEngine attention/context_parallel.py (attn_forward_func_with_cp)", when=_cuts_attention, rare=_SIZE,
+        smallest_change="cp_comm a2a+p2p -> p2p",
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategies.fields import MOE_MODULE, FlexBackend, MoeDispatcher, Recompute, Schedule
 from cost_models.strategies.strategy import Bools, Strategies
+from planner.rules.fsdp_experts import FSDP_EXPERT_RULES
 from planner.rules.rule import Rule, indivisible, one_of, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"
@@ -97,6 +98,10 @@ def _with_pipeline(_job: Job, s: Strategies) -> Bools:
 
 def _needs_sequence_parallel(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.tp > 1) & ~s.sequence_parallel)
+
+
+def _exchanges(job: Job) -> bool:
+    return _is_moe(job) and bool(job.framework.choices.dispatchers)
 
 
 def _flex(_job: Job, s: Strategies) -> Bools:
@@ -202,11 +207,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Set etp to 1.", "deepspeed expert_parallel.expert_tensor_parallel_size",
         frameworks=only("deepspeed", "megatron-deepspeed"), when=_is_moe, smallest_change="etp {etp} -> 1",
     ),
-    Rule(
-        "expert-parallel-unsupported", _experts_used, "{framework} has no expert parallelism (ep {ep})",
-        "Set ep to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
-        frameworks=frameworks_where(lambda facts: not facts.choices.dispatchers), when=_is_moe, smallest_change="ep {ep} -> 1",
-    ),
+    *FSDP_EXPERT_RULES,
     Rule(
         "expert-parallel-unsupported", _with_tensor, "deepspeed {version} cannot combine ep {ep} with tp {tp}",
         "Set tp or ep to 1, or use version 0.19.3.", "deepspeed pull request 8064 (AutoEP with AutoTP)",
@@ -291,7 +292,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "dispatcher-unsupported", _dispatcher, "{framework} does not have moe_dispatcher '{moe_dispatcher}'",
         "Leave moe_dispatcher out to use 'alltoall'.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type; "
         "torchtitan/models/common/config_utils.py (comm_backend)",
-        frameworks=frameworks_where(lambda facts: 0 < len(facts.choices.dispatchers) < len(MoeDispatcher)), when=_is_moe,
+        frameworks=frameworks_where(lambda facts: 0 < len(facts.choices.dispatchers) < len(MoeDispatcher)), when=_exchanges,
         smallest_change="moe_dispatcher {moe_dispatcher} -> alltoall",
     ),
     Rule(

@@ -47,6 +47,12 @@ def _mismatch(_job: Job, s: Strategies) -> Bools:
     return np.asarray((v_shaped & (s.vpp != 2)) | (interleaved & (s.vpp == 1)) | (single & (s.vpp > 1)))
 
 
+def _modules_apart(_job: Job, s: Strategies) -> Bools:
+    if not s.layouts.moves_mtp:
+        return np.zeros(len(s), np.bool_)
+    return np.array([layout.mtp is not None for layout in s.layouts.table])[s.layout]
+
+
 def _megatron_rounds(_job: Job, s: Strategies) -> Bools:
     # Megatron sends micro-batches through each chunk in groups of pp. It can be told another group size, but its default
     # refuses a remainder.
@@ -209,6 +215,12 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         "megatron {version} lets only the first and the last stage differ, unlike layers_per_stage {layers_per_stage}",
         "Use an even split, or use core 0.13, which has --pipeline-model-parallel-layout.", "megatron/training/arguments.py",
         frameworks=only("megatron"), until="0.13",
+    ),
+    # The stages behind the modules then receive more than one hidden state, whose shapes ranks tell each other from 0.16 on.
+    Rule(
+        "split-unsupported", _modules_apart, "megatron {version} keeps multi-token prediction beside the output layer",
+        "Leave mtp_stage out, or use core 0.16.", "megatron/core/transformer/pipeline_parallel_layer_layout.py (mtp_standalone)",
+        frameworks=only("megatron"), until="0.16", when=lambda job: job.mtp_num_layers > 0, smallest_change="leave mtp_stage out",
     ),
     Rule(
         "split-unsupported", _own_split, "nanotron splits the layers by its own costs and takes no other split, such as {layers_per_stage}",

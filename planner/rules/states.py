@@ -202,7 +202,8 @@ STATE_RULES: tuple[Rule, ...] = (
         "{tp_cp_dp} / (ep {ep} x etp {etp})", "Raise zero_shard_size, or lower ep.",
         "megatron/core/parallel_state.py (partial DistOpt shard factor); torchtitan/distributed/parallel_dims.py (efsdp)",
         frameworks=frameworks_where(lambda facts: bool(facts.choices.dispatchers and facts.expert_shard_group_stages)),
-        when=lambda job: job.model.moe is not None, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+        when=lambda job: job.model.moe is not None and bool(job.framework.choices.dispatchers),
+        smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     # The check is ParallelismConfig.__post_init__'s: dp_replicate above 1 with dp_shard 1 admits neither tp nor cp.
     Rule(

@@ -29,7 +29,7 @@ ReasonCode = Literal[
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
     "sequence-not-divisible", "sequence-parallel-needs-tp",
     "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "split-unsupported",
-    "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-comm-unsupported", "context-parallel-heads",
+    "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-comm-unsupported", "context-parallel-levels", "context-parallel-heads",
     "virtual-stages-unsupported", "virtual-stages-need-pipeline", "interleaving-needs-micro-batches",
     "interleaving-needs-p2p-overlap", "schedule-unsupported", "schedule-mismatch", "too-few-micro-batches",
     "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible", "expert-ranks-not-divisible",

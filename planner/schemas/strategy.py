@@ -44,6 +44,7 @@ def _type_of(field: StrategyField) -> Any:
         "flag": Flag,
         "choice": spelled,
         "set": _list_of[spelled, ...],
+        "stage": Degree,
         "per_stage": Annotated[tuple[Count, ...], _STAGES],
         "pools": Annotated[tuple[str, ...], _STAGES],
     }

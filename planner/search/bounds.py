@@ -138,7 +138,7 @@ def floors_s(space: Space) -> Floats:
     if Part.MESH_FLOORS in space.without:
         return np.zeros(len(space.degrees))
     rows = least_zero(space.zeros, space.base_of(space.degrees.different_layers()))
-    tables = [layer_costs(job, each) for each in layer_variants(space.layer_knobs, rows)]
+    tables = [layer_costs(job, each) for each in layer_variants(job, space.layer_knobs, rows)]
     each_JN = np.min([t.cases.spread(t.parts_JPU[:, _COMPUTED].sum(axis=1)) for t in tables], axis=0)
     # The GPU-seconds of one sequence.
     work_s = _counts(space) @ each_JN * rows.tp * rows.cp / rows.micro_batch_size
@@ -158,7 +158,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     # in that. So few distinct cases are priced however large the batch of rows is.
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
     # All combinations of knobs in one table, one after the other, so that a batch may hold rows of several.
-    variants = layer_variants(space.layer_knobs, cases.rows)
+    variants = layer_variants(space.job, space.layer_knobs, cases.rows)
     rows = concatenated(variants)
     tables = build_tables(space.job, least_zero(space.zeros, rows))
     # Every bound is a sum of these, and no corrected step is shorter than this share of the uncorrected one.

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.errors import SearchBudgetError
 from cost_models.frameworks.splits import ENDS, suggested_split
 from cost_models.job import Job
-from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, CpComm, MoeDispatcher, Recompute, Schedule
 from cost_models.strategies.layouts import Layout, Layouts, build_layouts, folds
 from planner.rules.default_splits import legal_split
 from planner.rules.expressible import splits_freely
@@ -59,6 +59,9 @@ def build_space(
         for field in FIELDS
         if field.is_knob and field.name in given and field.name != "schedule"
     }
+    # Only the exchange in two levels has an inner group.
+    if "cp_a2a_size" in knobs:
+        knobs.setdefault("cp_comm", (CpComm.A2A_P2P,))
     # These kernels belong to the flex dispatcher alone, so naming them implies it.
     if "flex_backend" in knobs:
         knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))

@@ -14,7 +14,9 @@ import numpy as np
 from cost_models.frameworks import FrameworkFacts
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategies.fields import MOE_MODULE, FlexBackend, MoeDispatcher, Recompute
+from cost_models.strategies.fields import MOE_MODULE, CpComm, FlexBackend, MoeDispatcher, Recompute
+from cost_models.strategies.strategy import Codes, Floats
+from planner.rules.rule import divisors
 
 
 def default_flex_backend(job: Job) -> FlexBackend:
@@ -22,6 +24,31 @@ def default_flex_backend(job: Job) -> FlexBackend:
     # DeepEP knows NVLink nodes of 8. Megatron's own documentation sends larger domains (MNNVL) to HybridEP:
     # Megatron Core's transformer/transformer_config.py, moe_flex_dispatcher_backend.
     return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
+
+
+def default_a2a_sizes(job: Job, tp: Floats, cp: Floats) -> Floats:
+    """How many neighbours trade heads under cp_comm a2a+p2p where nothing is said, shape (N,); 1 where cp is 1.
+
+    The largest part of cp that divides the heads of a tensor-parallel rank and lies inside an NVLink domain with the tp ranks, as
+    Transformer Engine's hierarchy is meant; without such a part the smallest, which the rules then judge. All of cp is no part.
+    """
+    model, domain = job.model, job.cluster.nvlink_domain_gpus
+    heads = model.num_attention_heads if model.mla is not None else model.num_key_value_heads
+    found = np.ones(len(cp))
+    for each_tp, each_cp in {*zip(tp.tolist(), cp.tolist(), strict=True)}:
+        parts = [part for part in divisors(int(each_cp)) if part > 1]
+        # A level of all ranks would be plain a2a, which has a name of its own.
+        inner = [part for part in parts if part < each_cp and heads % (each_tp * part) == 0]
+        near = [part for part in inner if each_tp * part <= domain]
+        size = max(near) if near else min(inner) if inner else parts[0] if parts else 1
+        found[(tp == each_tp) & (cp == each_cp)] = size
+    return found
+
+
+def inner_sizes(job: Job, *, cp_comm: Codes, tp: Floats, cp: Floats, given: Floats | None) -> Floats:
+    """`cp_a2a_size` of strategies with these transports, shape (N,): what is given, or the default, and 1 where nothing trades heads twice."""
+    both = (cp_comm == CpComm.A2A_P2P) & (cp > 1)
+    return np.where(both, default_a2a_sizes(job, tp, cp) if given is None else given, 1.0)
 
 
 def default_zero(framework: FrameworkFacts, pp: int) -> int:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.strategies.fields import MoeDispatcher
+from cost_models.job import Job
+from cost_models.strategies.fields import CpComm, MoeDispatcher
 from cost_models.strategies.strategy import DTYPES, Strategies
+from planner.strategies.defaults import inner_sizes
 
 Ints = NDArray[np.int64]
-LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_to_all")
+LAYER_KNOBS = ("cp_comm", "cp_a2a_size", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_to_all")
 """Knobs on which a layer's own time depends."""
 DISPATCHER_CODES = frozenset({"dispatcher-unsupported"})
 OFFLOAD_CODES = frozenset({"offload-unsupported"})
@@ -86,11 +88,15 @@ def least_zero(zeros: Sequence[int], rows: Strategies) -> Strategies:
     return replace(rows, zero=np.full(len(rows), max(zeros), DTYPES["zero"]))
 
 
-def layer_variants(knobs: Mapping[str, tuple[Any, ...]], rows: Strategies) -> list[Strategies]:
+def layer_variants(job: Job, knobs: Mapping[str, tuple[Any, ...]], rows: Strategies) -> list[Strategies]:
     """The rows with every combination of the values of these knobs, on which a layer's own time depends."""
     variants = []
     for values in product(*knobs.values()):
         chosen = dict(zip(knobs, values, strict=True))
         columns: dict[str, Any] = {name: np.full(len(rows), value, DTYPES[name]) for name, value in chosen.items()}
+        if CpComm.A2A_P2P in knobs.get("cp_comm", ()):
+            # The rows have the inner groups of the first transport listed, which are not those of another one.
+            given = columns.get("cp_a2a_size")
+            columns["cp_a2a_size"] = inner_sizes(job, cp_comm=columns["cp_comm"], tp=rows.tp, cp=rows.cp, given=given)
         variants.append(replace(rows, **columns))
     return variants

@@ -162,8 +162,8 @@ def _worth(space: Space, legal: list[int], degrees: dict[str, NDArray[Any]]) -> 
     job = space.job
     zeros = space.zeros if casts_by_stage(job) else (min(space.zeros),)
     # Overlaps and the way of tokens to their experts change no module but whole mixture layers, of which only the exchange.
-    knobs = {name: values for name, values in space.layer_knobs.items() if name == "cp_comm"}
-    variants = (layer_variants(knobs, _rows(space, degrees, zero=zero)) for zero in zeros)
+    knobs = {name: values for name, values in space.layer_knobs.items() if name in ("cp_comm", "cp_a2a_size")}
+    variants = (layer_variants(job, knobs, _rows(space, degrees, zero=zero)) for zero in zeros)
     rows = concatenated([each for several in variants for each in several])
     costs = layer_costs(job, rows)
     saved_MJU, repeated_MJU = np.zeros((2, len(RECOMPUTE_MODULES), len(job.model.distinct_kinds), len(rows)))

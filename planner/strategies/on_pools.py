@@ -69,6 +69,9 @@ def _resolve_one(pooled: PooledJob, given: StrategyInput) -> tuple[Strategies | 
     if problems:
         return None, assumed, problems
     assert pools is not None
+    if given.mtp_stage is not None:
+        message = "mtp_stage is not modelled on a cluster that lists pools"
+        return None, assumed, [_reason("split-unsupported", message, "Leave mtp_stage out.")]
     plain = given.model_copy(update={"pool_per_stage": None, "dp": max(dp or 1, 1)})
     resolved = resolve_strategies(pooled.whole[pooled.names.index(pools[0])], [plain], all_stages=True)
     assumed = {**resolved.assumed[0], **{name: value for name, value in assumed.items() if value is not None}}

@@ -21,6 +21,7 @@ from cost_models.strategies.fields import (
     FIELD,
     FIELDS,
     WITH_CONSTANT_DEFAULT,
+    CpComm,
     MoeDispatcher,
     Recompute,
     RecomputeMethod,
@@ -31,7 +32,14 @@ from cost_models.strategies.layouts import Layout, build_layouts, folds
 from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
-from planner.strategies.defaults import default_flex_backend, default_zero, overlaps_tp, possible_overlaps, reduces_each
+from planner.strategies.defaults import (
+    default_a2a_sizes,
+    default_flex_backend,
+    default_zero,
+    overlaps_tp,
+    possible_overlaps,
+    reduces_each,
+)
 from planner.strategies.habits import with_habits
 
 Reason = dict[str, str]
@@ -88,7 +96,7 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in FIELDS:
         column = entry.column
-        if entry.is_rare and not strategies.differs(column, index):
+        if entry.is_rare and not (column and strategies.differs(column, index)):
             continue
         value = entry.decoded(getattr(strategies, column)[index].item()) if column else _held_by(layout, entry)
         holder = found.setdefault(entry.group, {}) if entry.group else found
@@ -99,6 +107,8 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
     found["recompute_modules"] = found["recompute_modules"] or None
     if not layout.pool_per_stage:
         del found["pool_per_stage"]
+    if layout.mtp is not None:
+        found["mtp_stage"] = layout.mtp[0]
     if found["moe_dispatcher"] != MoeDispatcher.FLEX.label:
         del found["flex_backend"]
     return found
@@ -282,8 +292,36 @@ class _Builder:
         if split is not None:
             folded = folds(row["schedule"], pp=row["pp"], vpp=row["vpp"])
             self.layout = Layout(
-                pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage, folded=folded
-            )
+                pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage, folded=folded,
+                mtp=self._modules_apart(row, split),
+            )  # fmt: skip
+
+    def _modules_apart(self, row: dict[str, Any], split: tuple[int, ...]) -> tuple[int, int] | None:
+        """The virtual stage that holds multi-token prediction's modules apart from the head, and their number.
+
+        Source: megatron/core/transformer/pipeline_parallel_layer_layout.py (validate_layer_layout): all of them on one virtual stage,
+        in the last chunk of a rank that is not the first, behind all decoder layers.
+        """
+        stage, pp, last = self.given.mtp_stage, row["pp"], len(split) - 1
+        # Named where it lies anyway, it is no layout of its own, so that both spellings are priced in one batch.
+        if stage is None or stage == last:
+            return None
+        wrong = ""
+        if not self.job.mtp_num_layers:
+            wrong = "is given, but no modules of multi-token prediction are built"
+        elif self.given.layers_per_stage is None or pp == 1:
+            wrong = "needs a pipeline whose layers_per_stage is given"
+        elif stage > last:
+            wrong = f"is not one of the virtual stages 1 to {last}"
+        elif stage < last + 1 - pp or stage % pp == 0:
+            wrong = f"must be in the last chunk of a rank behind the first, so from {last + 2 - pp} to {last}"
+        elif any(split[stage + 1 :]):
+            wrong = "has decoder layers behind it, but these come before multi-token prediction"
+        if wrong:
+            hint = "Leave mtp_stage out, so that the modules lie beside the output layer, or change layers_per_stage."
+            self.refuse("split-unsupported", f"mtp_stage {stage} {wrong}", hint)
+            return None
+        return stage, self.job.mtp_num_layers
 
     def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
         split: tuple[int, ...] = self.given.layers_per_stage
@@ -335,6 +373,9 @@ class _Builder:
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
+        if row["cp_comm"] == CpComm.A2A_P2P and row["cp"] > 1 and given.cp_a2a_size is None:
+            (size,) = default_a2a_sizes(job, np.array([float(row["tp"])]), np.array([float(row["cp"])]))
+            row["cp_a2a_size"] = self.fill("cp_a2a_size", None, int(size))
         # The backends are kernels of the flex dispatcher alone, so whoever names one means that dispatcher.
         flex_meant = given.flex_backend is not None
         dispatcher = MoeDispatcher.FLEX if flex_meant else framework.strategy.moe_dispatcher

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategies.fields import FIELDS, V_SHAPED, MoeDispatcher, Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import FIELDS, V_SHAPED, CpComm, MoeDispatcher, Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Strategies, build_strategies
 from planner.strategies.defaults import (
     default_flex_backend,
     expert_overlap_runs,
+    inner_sizes,
     overlaps_tp,
     possible_overlaps,
     reduces_each,
@@ -217,6 +218,8 @@ class Space:
         m = base.num_micro_batches[pairs.origin]
         matters = {f"overlap_{name}": exists for name, exists in possible.items()}
         matters |= {"cp_comm": row["cp"] > 1, "moe_dispatcher": row["ep"] * row["etp"] > 1}
+        if "cp_a2a_size" in listed:
+            matters["cp_a2a_size"] = (row["cp"] > 1) & (row.get("cp_comm", CpComm.A2A_P2P) == CpComm.A2A_P2P)
         if "flex_backend" in listed:
             matters["flex_backend"] = matters["moe_dispatcher"] & (row["moe_dispatcher"] == MoeDispatcher.FLEX)
         repeats = [~matters[name] & (row[name] != self.knobs[name][0]) for name in listed if name in matters]
@@ -307,6 +310,9 @@ class Space:
                 if field.is_knob and field.default is not None and not field.is_rare
             },
         }
+        if "cp_comm" in columns and (columns["cp_comm"] == CpComm.A2A_P2P).any():
+            each = {name: columns[name] for name in ("cp_comm", "tp", "cp")}
+            columns["cp_a2a_size"] = inner_sizes(job, **each, given=columns.get("cp_a2a_size"))
         if self.falls_back and "offload_activation_layers" in columns:  # any number stands for all but the last layer
             most = self.layouts.held_LS[columns["layout"].astype(np.int64)].max(axis=1) - 1
             columns["offload_activation_layers"] = np.where(columns["offload_activation_layers"] > 0, most, 0)

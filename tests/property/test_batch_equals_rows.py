@@ -61,7 +61,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 MEMORY = ("allocated", "reserved", "device", "device_low", "device_high", "host_bytes_per_node")
 KNOBS = {
-    "zero_shard_size": [1, 2, 3, 4, 6, 12], "grad_sync": ["last", "each"], "cp_comm": ["p2p", "a2a", "allgather"],
+    "zero_shard_size": [1, 2, 3, 4, 6, 12], "grad_sync": ["last", "each"], "cp_comm": ["p2p", "a2a+p2p", "allgather"],
     "recompute": ["none", "selective", "full"], "schedule": ["1f1b", "interleaved", "gpipe", "zb-h1"],
 }  # fmt: skip
 

@@ -34,10 +34,10 @@ def drawn_row(draw: random.Random) -> dict[str, Any]:
     spec = presets.load("models", model, pointer="/model").spec
     experts = pick([1, 2, 4, 8]) if "moe" in spec else 1
     strategy = {
-        "tp": pick([1, 1, 2, 4, 8]), "pp": pick([1, 1, 2, 4]), "cp": pick([1, 1, 2]), "vpp": pick([1, 1, 2]), "ep": experts,
+        "tp": pick([1, 1, 2, 4, 8]), "pp": pick([1, 1, 2, 4]), "cp": pick([1, 1, 2, 4]), "vpp": pick([1, 1, 2]), "ep": experts,
         "etp": pick([1, 1, None]), "zero": pick([0, 1, 1, 2, 3]), "micro_batch_size": pick([1, 2]),
         "sequence_parallel": pick([True, True, False]), "recompute": pick(["none", "selective", "full"]),
-        "cp_comm": pick(["p2p", "a2a", "allgather"]), "moe_dispatcher": pick(["alltoall", "allgather", "flex"]),
+        "cp_comm": pick(["p2p", "a2a", "allgather", "a2a+p2p"]), "moe_dispatcher": pick(["alltoall", "allgather", "flex"]),
         "overlap": pick([{}, {"grad_reduce": False}, {"tp_comm": True}, {"param_gather": False}, {"moe_all_to_all": True}]),
         "offload": pick([{}, {}, {"optimizer_fraction": pick([0.25, 0.3, 1.0])}, {"activation_layers": 3},
                         {"activation_modules": pick([["core_attn"], ["attn_norm", "core_attn", "attn_proj"]])},

@@ -33,6 +33,7 @@ Path = tuple[str, ...]
 EXEMPT = {
     "model.name": "a label",
     "cluster.name": "a label",
+    "constraints.fixed.mtp_stage": "refused with its remedy: a search leaves multi-token prediction beside the output layer",
     "cluster.pools.name": "a label, which pool_per_stage refers to",
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "wait_s": "how long the transport waits for a finished answer",
@@ -125,6 +126,8 @@ ROWS: dict[str, Json] = {
     "eight-bit": row(DENSE, {**CUSTOM, "intra_node": {"bandwidth_gb_per_s": 200}}, training("torchtitan", precision="fp8"),
                      {"tp": 2, "zero": 3}),
     "context": row(DENSE, CUSTOM, training("megatron", seq_length=32768), {"cp": 4, "cp_comm": "p2p"}),
+    "levels": row(DENSE, CUSTOM, training("megatron", seq_length=32768), {"cp": 8, "cp_comm": "a2a+p2p", "cp_a2a_size": 4}),
+    "apart": row({**DENSE, "mtp_num_layers": 1}, H100, training("megatron"), {"pp": 4, "layers_per_stage": [3, 3, 2, 0], "mtp_stage": 2}),
     "uniform": row(DENSE, H100, training("megatron"), {"recompute": "full", "recompute_method": "uniform"}),
     "selective": row(MOE, H100, training("megatron"), {"recompute": "selective"}),
     "offload": row(DENSE, {**H100, "host_memory_gib": 4000}, training("deepspeed"),

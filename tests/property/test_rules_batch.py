@@ -39,7 +39,7 @@ INPUTS = st.builds(
     ep=small(1, 2, 3, 4, 5, 6, 12), etp=small(1, 2, 3), vpp=small(1, 2, 3), zero=small(0, 1, 2, 3),
     zero_shard_size=st.none() | small(1, 2, 4), micro_batch_size=small(1, 2, 3), sequence_parallel=st.none() | st.booleans(),
     recompute=st.sampled_from(["none", "selective", "full"]), schedule=st.none() | st.sampled_from(["1f1b", "gpipe", "zb-v"]),
-    cp_comm=st.none() | st.sampled_from(["p2p", "a2a", "allgather"]),
+    cp_comm=st.none() | st.sampled_from(["p2p", "a2a", "allgather", "a2a+p2p"]),
     moe_dispatcher=st.none() | st.sampled_from(["allgather", "flex"]),
 )  # fmt: skip
 JOBS = st.tuples(st.sampled_from(get_args(Framework)), st.booleans())

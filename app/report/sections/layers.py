@@ -56,7 +56,8 @@ def _summary(document: Json) -> str:
     extra = document["mtp_layers"]
     tail = ""
     if extra:
-        tail = f" {extra} multi-token-prediction {'module follows' if extra == 1 else 'modules follow'} on the head's stage."
+        where = f"stage {document['mtp_stage']}" if "mtp_stage" in document else "the head's stage"
+        tail = f" {extra} multi-token-prediction {'module follows' if extra == 1 else 'modules follow'} on {where}."
     if len(stages) == 1:
         dense, experts = stages[0]["dense"], stages[0]["experts"]
         kinds = f": {dense} dense ones and {experts} with experts" if dense and experts else ""

@@ -39,7 +39,7 @@ def test_what_megatron_and_torchtitan_do_when_not_told():
     assert torchtitan["training_defaults"]["param_dtype"] == "fp32"
     assert torchtitan["choices"]["zero"] == [0, 2, 3]
     assert "zb-v" in torchtitan["choices"]["schedule"]
-    assert megatron["choices"]["cp_comm"] == ["p2p", "a2a", "allgather"]
+    assert megatron["choices"]["cp_comm"] == ["p2p", "a2a", "allgather", "a2a+p2p"]
 
 
 def test_every_rule_is_shown_where_it_holds_with_code_reason_source_and_fix():
@@ -50,4 +50,5 @@ def test_every_rule_is_shown_where_it_holds_with_code_reason_source_and_fix():
         assert all(rule[field] for field in ("message", "hint", "smallest_change", "source")), rule
     fsdp = {rule["code"] for rule in DOCUMENTS["fsdp"]["rules"]}
     assert "pipeline-unsupported" in fsdp
-    assert "dispatcher-unsupported" not in fsdp
+    assert "dispatcher-unsupported" in fsdp
+    assert "moe-needs-sequence-parallel" not in fsdp

@@ -48,7 +48,7 @@ class Attribute:
 
 _OF_MODEL = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "context_parallel_size", "cp_comm_type",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes",
     "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "seq_length", "tp_comm_overlap",
     "overlap_p2p_comm", "overlap_moe_expert_parallel_comm", "cpu_offloading_num_layers",
     "fine_grained_activation_offloading", "offload_modules", "activation_offload_fraction", "recompute_granularity", "recompute_method",
@@ -214,6 +214,13 @@ def _read(name: str, given: Any, layers: Any) -> Any:
     if name.endswith("_dtype") and isinstance(given, str):
         word = {spelled: short for short, spelled in _DTYPES.items()}.get(given.removeprefix("torch."))
         return word if word in READABLE[name] else None
+    if kind == "counts":
+        pair = (
+            isinstance(given, tuple)
+            and len(given) == 2
+            and all(type(each) is int and 0 < each < _MOST for each in given)
+        )
+        return given if pair else None
     if kind in ("int", "float"):
         # A truth value is an int in Python, and counts nothing.
         whole = type(given) is int or (kind == "float" and isinstance(given, float))

@@ -17,11 +17,14 @@ MOST_ENTRIES = 100_000
 _TOKEN = re.compile(r"\s*(\d+|.)")
 
 
-def pipeline_layout(layers: Sequence[int], *, mtp_num_layers: int = 0) -> str:
-    """The layout of virtual stages with these numbers of decoder layers; layers of multi-token prediction stand on the last one."""
+def pipeline_layout(layers: Sequence[int], *, mtp_num_layers: int = 0, mtp_stage: int | None = None) -> str:
+    """The layout of virtual stages with these numbers of decoder layers; layers of multi-token prediction stand on the last one or on
+    `mtp_stage`.
+    """
     stages = [_run("t", count) for count in layers]
     stages[0] = "E" + stages[0]
-    stages[-1] += _run("m", mtp_num_layers) + "L"
+    stages[-1 if mtp_stage is None else mtp_stage] += _run("m", mtp_num_layers)
+    stages[-1] += "L"
     return "|".join(stages)
 
 
@@ -35,6 +38,14 @@ def layers_of_layout(text: str) -> tuple[int, ...] | None:
     if letters is None or set(letters) - set("EtmL|") or letters.count("E") != 1 or letters.count("L") != 1:
         return None
     return tuple(stage.count("t") for stage in letters.split("|"))
+
+
+def mtp_stage_of_layout(text: str) -> int | None:
+    """The virtual stage that holds all layers of multi-token prediction; None where that is the last one, several, or none."""
+    letters = _expanded(text.replace(",", "").replace(" ", "")) or ""
+    stages = letters.split("|")
+    holding = [number for number, stage in enumerate(stages) if "m" in stage]
+    return holding[0] if len(holding) == 1 and holding[0] < len(stages) - 1 else None
 
 
 def _expanded(text: str) -> str | None:

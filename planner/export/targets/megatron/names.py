@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from cost_models.frameworks.releases import precedes
 
-Kind = Literal["switch", "off", "int", "float", "text", "texts", "pattern", "layout"]
+Kind = Literal["switch", "off", "int", "float", "text", "texts", "pattern", "layout", "counts"]
 """A switch is off unless its option is there, and an off-switch on; a text may be one of several; a pattern lists a number for
 each layer."""
 Values = dict[str, Any]
@@ -74,6 +74,7 @@ PARALLELISM: tuple[Name, ...] = (
     Name("account_for_loss_in_pipeline_split", ("layers_per_stage",), "switch"),
     Name("context_parallel_size", ("cp",), default=1),
     Name("cp_comm_type", ("cp_comm",), "texts", default=("p2p",)),
+    Name("hierarchical_context_parallel_sizes", ("cp_a2a_size",), "counts"),
     Name("expert_model_parallel_size", ("ep",), default=1),
     # Unset, it is the tensor-parallel size.
     Name("expert_tensor_parallel_size", ("etp",)),

@@ -156,6 +156,11 @@ def _read_value(name: Name, given: Any) -> Any:
         if known is not None and (len(set(texts)) != 1 or texts[0] not in known):
             return None
         return texts or None
+    if name.kind == "counts":
+        words = given if isinstance(given, tuple) else ()
+        counts = tuple(int(word) for word in words if re.fullmatch(r"[1-9]\d{0,5}", str(word)))
+        # Transformer Engine takes two levels and no other number of them.
+        return counts if len(counts) == len(words) == 2 else None
     if not isinstance(given, str):
         return None
     return _read_number(name, given) if name.kind in ("int", "float") else _read_text(name, given)

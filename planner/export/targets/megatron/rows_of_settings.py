@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
+from planner.export.targets.megatron.layout import layers_of_layout, mtp_stage_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import BIASES, NORMS, POSITIONS
 from planner.export.targets.megatron.names import NAMES, Values
 from planner.export.targets.megatron.strategy_settings import CP_COMMS, SHARDING
@@ -43,6 +43,12 @@ def strategy_row(values: Values, *, world_size: int | None) -> Part:
         },
         **_recompute(values), **_experts(values), **_offload(values),
     }  # fmt: skip
+    layout = values.get("pipeline_model_parallel_layout")
+    if layout is not None and _of(values, "mtp_num_layers"):
+        found["mtp_stage"] = mtp_stage_of_layout(layout)
+    levels = values.get("hierarchical_context_parallel_sizes")
+    if found["cp_comm"] == "a2a+p2p" and levels:
+        found["cp_a2a_size"] = levels[0]
     instances = _of(values, "num_distributed_optimizer_instances")
     if instances > 1 and zero and world_size:
         found["zero_shard_size"] = max(world_size // (tp * pp * instances), 1)

@@ -10,7 +10,7 @@ from planner.export.targets.megatron.names import Values
 
 SHARDING = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
 """Megatron-FSDP's strategies by ZeRO stage; stage 1 is the distributed optimizer's where nothing more is sharded."""
-CP_COMMS = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
+CP_COMMS = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "a2a+p2p": "a2a+p2p"}
 """Transformer Engine's spelling, to which Megatron hands the value on."""
 _ONE_PLACE = "Megatron Core has no setting for it"
 
@@ -51,6 +51,12 @@ def _degrees(q: Quantities) -> Values:
     comm = q["cp_comm"]
     if q.matters("cp_comm"):
         found["cp_comm_type"] = (CP_COMMS[comm],)
+    inner = q["cp_a2a_size"]
+    if inner is not None and inner > 1:
+        if q.target == "nemo":
+            why = "its MegatronStrategy does not hand hierarchical_context_parallel_sizes on"
+            raise q.refusal("cp_comm", why=why, nearest={"cp_comm": "p2p"})
+        found["hierarchical_context_parallel_sizes"] = (inner, q["cp"] // inner)
     return found
 
 
@@ -60,15 +66,14 @@ def _pipeline(q: Quantities) -> Values:
     # --microbatch-group-size-per-virtual-pipeline-stage.
     q.implied("schedule", "interleaved" if vpp > 1 else "1f1b", why="its schedule follows from the virtual stages")
     # Stages lie on the nodes in the order of their ranks, which the launch line keeps.
-    said_elsewhere(q, "pool_per_stage", "layers_per_stage")
+    said_elsewhere(q, "pool_per_stage", "layers_per_stage", "mtp_stage")
     if pp == 1:
         return {}
-    if len(set(layers)) == 1:
+    if len(set(layers)) == 1 and q.peek("mtp_stage") is None:
         # Without a layout, layers of multi-token prediction follow the last stage's decoder layers.
         return {"num_virtual_stages_per_pipeline_rank": vpp} if vpp > 1 else {}
-    return {
-        "pipeline_model_parallel_layout": pipeline_layout(layers, mtp_num_layers=q.peek("model.mtp_num_layers") or 0)
-    }
+    modules, stage = q.peek("model.mtp_num_layers") or 0, q.peek("mtp_stage")
+    return {"pipeline_model_parallel_layout": pipeline_layout(layers, mtp_num_layers=modules, mtp_stage=stage)}
 
 
 def _states(q: Quantities) -> Values:

@@ -78,8 +78,8 @@ def option(name: Name, value: Any) -> tuple[str, ...]:
     """The words of one setting on the command line."""
     if name.kind in ("switch", "off"):
         return (name.option,)
-    if name.kind == "texts":
-        return (name.option, *value)
+    if name.kind in ("texts", "counts"):
+        return (name.option, *map(str, value))
     return (name.option, str(value))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.export.hf import adapter_file, fsdp, train_file
+from planner.export.hf import adapter_file, distributed_config, fsdp, train_file
 from planner.export.hf.model_file import holds, read_model
 from planner.export.hf.trainer_options import LENGTH_NOTE, LENGTHS, as_argument
 from planner.export.launchers.launch_line import read_launch
@@ -45,13 +45,15 @@ def read(settings: Settings) -> RowParts:
         found |= _read_deepspeed(settings, mixed, inside=inside)
     else:
         found |= _read_fsdp(settings, mixed)
+        found |= distributed_config.read(settings)
         if found.get("recompute") == "full":
             scripted.pop("recompute", None)
     found |= scripted | taken(settings, (*keys.BATCH, fsdp.OPTIMIZERS)) | _read_adapter(settings)
     steps = settings.value(keys.ACCUMULATION, "num_micro_batches", default=1)
     micro = found.get("micro_batch_size")
     if isinstance(ranks, int) and isinstance(steps, int) and isinstance(micro, int):
-        found.setdefault("training.global_batch_size", micro * steps * ranks)
+        # Tensor-parallel ranks train on the same sequences.
+        found.setdefault("training.global_batch_size", micro * steps * (ranks // found.get("tp", 1)))
     notes = [fsdp.FIRST_NOTE] if not deepspeed and fsdp.is_first(settings, keys.FSDP_CONFIG) else []
     length = next((each for each in LENGTHS if type(peeked(settings, each)) is int), None)
     if length is not None and "training.seq_length" not in found:

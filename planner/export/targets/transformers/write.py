@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.export.formats.documents import render_json
-from planner.export.hf import fsdp, scripts, train_file
+from planner.export.hf import distributed_config, fsdp, scripts, train_file
 from planner.export.hf.model_config import said_config as said_model
 from planner.export.quantities import Quantities
 from planner.export.spellings import put, written
@@ -57,6 +57,11 @@ def _say_deepspeed(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
+    if distributed_config.is_needed(q):
+        # Such a model is sharded while it is loaded, and the Trainer is told nothing of FSDP.
+        document |= written(q, train_file.TRAINER)
+        put(document, keys.EACH, q["grad_sync"] == "each")
+        return distributed_config.said(q)
     fsdp.check_degrees(q, context=False)
     whole = q.peek("dp") * q.peek("cp")
     q.only("zero_shard_size", [whole], why="its JSON holds no mesh; accelerate's YAML does")

@@ -53,6 +53,7 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("megatron-deepspeed", "2023-12", "2024-01", "reduces_in_backward_from", 2, 1),
     ("megatron-deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
     ("fsdp", "2026-02", "2026-03", "fp8_gather_recipes", frozenset(), frozenset({"tensorwise"})),
+    ("fsdp", "2026-10", "2026-11", "choices", replace(fsdp.CHOICES, dispatchers=()), fsdp.CHOICES),
     ("torchtitan", "0.2.9", "0.3", "fuses_qkv", False, True),
     ("torchtitan", "0.2.9", "0.3", "choices", replace(CHOICES, adapters=False), CHOICES),
     ("nanotron", "2024-06", "2024-07", "keeps_gathered_norms", True, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import dense_model, job_of, row_of, with_experts
+from builders import dense_model, job_of, row_of, rows_of, with_experts
 from cost_models.layers.host import host_waits_s, launch_s, reads_routing
 
 OP_S = 1.4 * 26e-6  # nominal host time of one operator of a step (EQUATIONS.md, F-4)
@@ -59,9 +59,24 @@ def test_routed_experts_need_no_tensor_parallel_calls() -> None:
 )
 def test_megatrons_host_reads_the_routing_unless_it_is_captured(framework, training, reads) -> None:
     job = mixture(framework, **training)
-    assert reads_routing(job, job.model.layer_kinds[0]) is reads
+    assert reads_routing(job, job.model.layer_kinds[0], row_of(job)) is reads
     dense = job_of(dense_model(2), framework, **training)
-    assert not reads_routing(dense, dense.model.layer_kinds[0])
+    assert not reads_routing(dense, dense.model.layer_kinds[0], row_of(dense))
+
+
+def test_the_host_of_transformers_reads_what_an_exchange_carries() -> None:
+    """Grouped products of experts that a rank has alone find their offsets on the device; 34 + 20 operators more with an exchange."""
+    job = mixture("fsdp", software_date="2026-11")
+    rows = rows_of(job, {"ep": 1}, {"ep": 4})
+    reads = reads_routing(job, job.model.layer_kinds[0], rows)
+    assert np.asarray(reads).tolist() == [False, True]
+    alone, shared = launches(job, ep=1), launches(job, ep=4)
+    # An operator in fsdp's plain loops takes 1.05 of the loop's 26 us, and OP_S counts 1.4 of it.
+    assert [after - before for before, after in zip(alone, shared, strict=True)] == pytest.approx(
+        [34 * 0.75, 20 * 0.75]
+    )
+    host, device = (np.full(2, 7.0e-3), np.full(2, 2.5e-3)), (np.full(2, 5.2e-3), np.full(2, 10.2e-3))
+    assert host_waits_s(host, device, reads=reads)[0] == pytest.approx([0.0, 1.8e-3])
 
 
 def test_a_host_that_reads_cannot_run_ahead() -> None:

@@ -330,3 +330,12 @@ def test_nanotron_hides_no_all_reduce() -> None:
     assert found.backward[0] == pytest.approx(2 * each)
     split = Case({"tp": 4, "sequence_parallel": True}, framework="nanotron")
     assert split.tp(wgrad_s=1.0).backward[0] < split.tp().backward[0]
+
+
+def test_ranks_with_the_same_tokens_gather_what_their_experts_found() -> None:
+    """transformers under FSDP2, tp 2 x ep 4: a rank sends half of the tokens' 2 copies out and back, and the halves of the results are
+    gathered over tp, T*h elements of bf16; the gradients take the same way."""
+    case = Case({"tp": 2, "ep": 4, "sequence_parallel": False}, model=MOE, framework="fsdp", software_date="2026-11")
+    both = 2 * case.price("all_to_all", SIZE / 2 * 2, "ep") + case.price("all_gather", SIZE, "tp")
+    assert case.ep().forward[0] == pytest.approx(both)
+    assert case.ep().backward[0] == pytest.approx(both)

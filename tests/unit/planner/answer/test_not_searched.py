@@ -10,8 +10,15 @@ from planner.answer.not_searched import not_searched
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space, searched_values
 
-ALWAYS_DECIDED = {"recompute_per_stage", "pool_per_stage", *(each.name for each in FIELDS if each.group == "offload")}
-"""Of these the search has no choice: no framework is told counts by stage, pools are for several kinds of node, offload is one entry."""
+ALWAYS_DECIDED = {
+    "recompute_per_stage",
+    "pool_per_stage",
+    "cp_a2a_size",
+    "mtp_stage",
+    *(each.name for each in FIELDS if each.group == "offload"),
+}
+"""Of these the search has no choice: no framework is told counts by stage, pools are for several kinds of node, offload is one entry,
+the inner level of a2a+p2p is named with the transport, cp_comm, and a search leaves multi-token prediction where it lies anyway."""
 
 
 @pytest.mark.parametrize("framework", ["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"])

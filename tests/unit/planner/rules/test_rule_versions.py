@@ -49,6 +49,10 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.15.9", "0.16", DENSE, {}, {"offload": {"activation_modules": ["core_attn"]}}, ["offload-unsupported"], []),
     ("megatron", "0.18.9", "0.19", DENSE, {}, {"offload": {"activation_modules": ["core_attn"], "activation_fraction": 0.5}},
      ["offload-unsupported"], []),
+    ("megatron", "0.9.9", "0.10", DENSE, {}, {"cp": 4, "cp_comm": "a2a+p2p"}, ["context-parallel-comm-unsupported"], []),
+    ("megatron", "0.15.9", "0.16", {**DENSE, "mtp_num_layers": 1}, {},
+     {"pp": 4, "layers_per_stage": [11, 11, 10, 0], "mtp_stage": 2}, ["split-unsupported"], []),
+    ("fsdp", "2.7.9", "2.8", MOE, {"software_date": "2026-11"}, {"zero": 3, "ep": 4}, ["expert-parallel-unsupported"], []),
     # Optimizer instances came with 0.10, those of Megatron-FSDP with 0.13; from 0.14 to 0.16 they left experts out.
     ("megatron", "0.9.9", "0.10", DENSE, {}, {"zero": 1, "zero_shard_size": 4}, ["zero-shard-size-unsupported"], []),
     ("megatron", "0.12.9", "0.13", DENSE, {}, {"zero": 2, "zero_shard_size": 4}, ["zero-shard-size-unsupported"], []),

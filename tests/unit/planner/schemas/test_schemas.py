@@ -51,11 +51,11 @@ SPELLED = {
     "recompute": ["none", "selective", "full"],
     "recompute_method": ["block", "uniform"],
     "schedule": ["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"],
-    "cp_comm": ["p2p", "a2a", "allgather"],
+    "cp_comm": ["p2p", "a2a", "allgather", "a2a+p2p"],
     "moe_dispatcher": ["allgather", "alltoall", "flex"],
     "flex_backend": ["deepep", "hybridep"],
 }
-"""The contract's values of each choice."""
+"""The contract's values of each choice, and a2a+p2p, which came later."""
 
 
 @pytest.mark.parametrize("field", SPELLED)
@@ -95,7 +95,7 @@ def test_specifications_are_described_by_their_own_models():
 
 
 def test_every_searched_field_of_a_strategy_can_be_listed_in_allowed():
-    per_stage = {"recompute_per_stage", "pool_per_stage"}  # chosen by the planner itself, never from a list
+    per_stage = {"recompute_per_stage", "pool_per_stage", "mtp_stage"}  # chosen by the planner itself, never from a list
     assert set(AllowedValues.model_fields) == set(StrategyInput.model_fields) - per_stage
 
 

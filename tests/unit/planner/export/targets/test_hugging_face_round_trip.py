@@ -56,17 +56,27 @@ BY_ACCELERATE_ALONE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"cp": 2, "cp_comm": "p2p"}, {}),
     ({"recompute": "full", "offload": {"activation_layers": 32}}, {}),
 ]
+OF_EXPERTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"ep": 4, "zero_shard_size": 4, "recompute": "full"}, {"grad_reduce_dtype": "fp32"}),
+    ({"ep": 8, "tp": 2, "sequence_parallel": False, "grad_sync": "each"}, {"param_dtype": "bf16"}),
+    ({"ep": 2, "offload": {"optimizer_fraction": 1.0, "parameters": True}}, {"precision": "fp32"}),
+]
+"""Experts split by transformers' DistributedConfig."""
 CASES = [
     *[("deepspeed", "deepspeed", *plan) for plan in (*OF_DEEPSPEED, *BY_DEEPSPEED_ALONE)],
     *[(target, "deepspeed", *plan) for target in ("accelerate", "transformers") for plan in OF_DEEPSPEED],
     *[(target, "fsdp", *plan) for target in ("accelerate", "transformers") for plan in OF_FSDP],
     *[("accelerate", "fsdp", *plan) for plan in BY_ACCELERATE_ALONE],
+    *[
+        ("transformers", "fsdp", strategy, {"software_date": "2026-11", **training})
+        for strategy, training in OF_EXPERTS
+    ],
 ]
 
 
 def planned(framework: str, strategy: dict[str, Any], training: dict[str, Any]) -> LaunchPlan:
     return launch_plan({
-        "model": {"preset": "llama-3.1-8b"},
+        "model": {"preset": "qwen3-30b-a3b" if "ep" in strategy else "llama-3.1-8b"},
         "cluster": CLUSTER,
         "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training},
         "strategy": {"micro_batch_size": 1, **strategy},

@@ -17,6 +17,7 @@ from planner.export.target import Launch
 from planner.export.targets import TARGETS
 
 FSDP, DEEPSPEED = "fsdp", "deepspeed"
+SPLIT_EXPERTS: dict[str, Any] = {"model": "qwen3-30b-a3b", "zero": 3, "training": {"software_date": "2026-11"}}
 
 
 def written(
@@ -147,6 +148,22 @@ def test_experts_that_stay_together_can_be_said_for_fsdp():
         assert document(launch, "config.json")["num_local_experts"] == 8
 
 
+def test_experts_that_ranks_share_are_split_while_the_model_is_loaded():
+    """Two replicas of four ranks: `DistributedConfig` has fields of these names, and its Trainer then knows nothing of FSDP."""
+    distributed = pytest.importorskip("transformers.distributed")
+    training = {"software_date": "2026-11", "grad_reduce_dtype": "fp32"}
+    launch = written(
+        "transformers", FSDP, model="qwen3-30b-a3b", training=training, ep=4, zero_shard_size=4, recompute="full"
+    )
+    asked = document(launch, "train.json")["distributed_config"]
+    config = distributed.DistributedConfig(**asked)
+    assert (config.ep_size, config.fsdp_size, config.dp_replicate_size, config.tp_size) == (4, 4, 2, 1)
+    assert (config.fsdp_mixed_precision, config.fsdp_cpu_offload) == (True, False)
+    arguments = document(launch, "training_args.json")
+    assert arguments["gradient_checkpointing"] is True
+    assert not {"fsdp", "fsdp_config", "bf16"} & set(arguments)
+
+
 def test_the_trainers_arguments():
     arguments = document(
         written("transformers", FSDP, recompute="full", offload={"optimizer_fraction": 1.0, "parameters": True}),
@@ -242,6 +259,9 @@ def test_frozen_parts_and_the_allocator():
         ("transformers", FSDP, "zero_shard_size", {"zero_shard_size": 4}),
         ("transformers", FSDP, "cp", {"cp": 2}),
         ("transformers", FSDP, "offload.activation_layers", {"recompute": "full", "offload": {"activation_layers": 32}}),
+        ("accelerate", FSDP, "ep", {"ep": 4, **SPLIT_EXPERTS}),
+        ("pytorch", FSDP, "ep", {"ep": 4, **SPLIT_EXPERTS}),
+        ("transformers", FSDP, "training.grad_reduce_dtype", {"ep": 4, **SPLIT_EXPERTS}),
         ("deepspeed", DEEPSPEED, "ep", {"zero": 2, "ep": 2, "model": "qwen3-30b-a3b", "training": {"framework_version": "0.18"}}),
         ("deepspeed", DEEPSPEED, "training.cuda_graphs", {"training": {"cuda_graphs": True}}),
         ("deepspeed", DEEPSPEED, "training.dropout", {"training": {"dropout": 0.1}}),

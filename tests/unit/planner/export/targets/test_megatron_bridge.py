@@ -69,6 +69,12 @@ def test_the_worked_example():
     assert "train.py --mock-data" in " ".join(files["mock.sh"].split())
 
 
+def test_two_levels_of_context_parallelism_are_a_list():
+    """training/initialize.py hands model.hierarchical_context_parallel_sizes on to Megatron Core; heads are traded on its first level."""
+    model = written(tp=2, pp=4, cp=8, cp_comm="a2a+p2p")[0]["model"]
+    assert (model["cp_comm_type"], model["hierarchical_context_parallel_sizes"]) == ("a2a+p2p", [4, 2])
+
+
 def test_the_bridge_of_the_plans_core_is_taken():
     """0.4 runs on core 0.17; without an option, it is the one for such a plan."""
     files = {

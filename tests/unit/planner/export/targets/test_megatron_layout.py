@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern, pattern, pipeline_layout
+from planner.export.targets.megatron.layout import (
+    layers_of_layout,
+    mtp_stage_of_layout,
+    numbers_of_pattern,
+    pattern,
+    pipeline_layout,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,18 @@ def test_a_split_is_written_stage_by_stage(layers: tuple[int, ...], text: str):
 def test_layers_of_multi_token_prediction_stand_behind_the_decoder():
     assert pipeline_layout((2, 2), mtp_num_layers=1) == "Et*2|t*2mL"
     assert layers_of_layout("Et*2|t*2mL") == (2, 2)
+
+
+def test_the_layout_of_deepseek_v3_has_a_stage_of_multi_token_prediction():
+    """The example of Megatron Core's documentation; its class takes it, and calls it standalone, for pp 16 and one module."""
+    text = "Et*3|(tt|)*29m|L"
+    assert mtp_stage_of_layout(text) == 30
+    layers = layers_of_layout(text)
+    assert layers == (3, *[2] * 29, 0, 0)
+    again = pipeline_layout(layers, mtp_num_layers=1, mtp_stage=30)
+    assert (layers_of_layout(again), mtp_stage_of_layout(again)) == (layers, 30)
+    assert again.endswith("|t*2|m|L")
+    assert [mtp_stage_of_layout(each) for each in ("Et|tmL", "Et|t|L", "Et|m|mL")] == [None, None, None]
 
 
 @pytest.mark.parametrize(

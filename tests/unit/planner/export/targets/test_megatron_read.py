@@ -70,7 +70,7 @@ def test_virtual_stages_by_their_layers():
     [
         "--tensor-model-paralel-size 2", "--tensor-model-parallel-size two", "--bf16 yes", "--pipeline-model-parallel-layout 'tt|tt'",
         "--data-parallel-sharding-strategy some", "--attention-backend best", "--window-size 4", "--moe-layer-freq [1]*3",
-        "--cp-comm-type a2a+p2p", "--attention-dropout 0.2", "--reset-attention-mask", "--lrx 1", "--exp-avg-sq-dtype bf16",
+        "--cp-comm-type a2a+ring", "--attention-dropout 0.2", "--reset-attention-mask", "--lrx 1", "--exp-avg-sq-dtype bf16",
         "--recompute-granularty full", "--moe-token-dispatcher alltoall", "--fp8-formt hybrid", "--use-distributed-optimiser",
     ],
 )  # fmt: skip

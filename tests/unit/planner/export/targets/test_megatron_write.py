@@ -55,6 +55,16 @@ def test_the_worked_example():
         assert said in line
 
 
+def test_two_levels_of_context_parallelism_are_the_sizes_of_its_hierarchy():
+    """core/parallel_state.py, create_hierarchical_groups: the first number is the neighbours' level, the one that trades heads."""
+    line = words(tp=2, pp=4, cp=8, cp_comm="a2a+p2p", cp_a2a_size=2)
+    assert (
+        "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4 --sequence-parallel"
+        in line
+    )
+    assert "--hierarchical" not in words(tp=2, pp=4, cp=8, cp_comm="p2p")
+
+
 def test_uneven_stages_are_a_layout():
     line = words(tp=8, pp=4, layers_per_stage=[19, 20, 20, 21])
     assert "--pipeline-model-parallel-layout Et*19|t*20|t*20|t*21L" in line

@@ -110,6 +110,7 @@ def test_the_release_of_the_plans_core_is_taken():
         ({}, "2.5", "training.framework_version"),
         ({"model": "mixtral-8x7b", "pp": 1, "tp": 1, "ep": 8, "etp": 1, "overlap": {"moe_all_to_all": True}}, "2.7", "overlap.moe_all_to_all"),
         ({"training": {"compile": True}}, "2.7", "training.compile"),
+        ({"tp": 2, "cp": 8, "cp_comm": "a2a+p2p"}, "2.7", "cp_comm"),
         ({"training": {"frozen": ["embedding"]}}, "2.7", "training.frozen"),
         ({"training": {"adapter": {"rank": 8, "target_modules": ["q_proj"], "dora": True}}}, "2.7", "training.adapter"),
         ({"model": "gpt3-6.7b", "tp": 8, "pp": 1, "training": {"seq_length": 1024}}, "2.7", "model.max_position_embeddings"),
