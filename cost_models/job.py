@@ -79,7 +79,7 @@ class Job:
                 model=use.tower.layers,
                 training=replace(
                     self.training, seq_length=use.rows_per_input, mean_document_length=None, adapter=None,
-                    frozen=() if use.trained else whole, towers=None,
+                    frozen=() if use.trained else whole, towers=None, document_lengths=None, packing=None,
                 ),
                 corrections=NO_CORRECTIONS,
             )

@@ -45,6 +45,7 @@ from cost_models.specs.training import (
     Framework,
     ModelImpl,
     Optimizer,
+    Packing,
     Precision,
     Recipe,
     Training,
@@ -117,6 +118,9 @@ class TrainingInput(Documented):
     document_lengths: DocumentLengthsInput | None = None
     """Lengths of packed documents: `{"mean": tokens}`, or a list of `[length, share]`, of which share tells how many of all documents
     have the length, in any unit. Attention stays inside a document; what is longer than a sequence is cut."""
+    packing: Packing | None = None
+    """How documents lie in sequences: "packed", one after another until a sequence is full (default), or "padded", one in each sequence, which is
+    cut off or padded to seq_length. Padding takes time and memory, and counts neither as tokens nor as model operations."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     """Tokens of the whole training, which `targets.deadline_h` needs."""
     tokens_per_parameter: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -214,8 +218,11 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
         given.document_lengths, given.mean_document_length, seq_length=given.seq_length, pointer=pointer
     )
     filled = _filled(given, batch, facts)
+    if filled.is_padded:
+        filled = replace(filled, warnings=(*filled.warnings, *_of_padding(filled, mean, pointer)))
     if given.document_lengths is not None:
-        varies = ("document-lengths-vary",) if documents and len(documents) > 1 else ()
+        evenly = filled.is_padded and not filled.skips_padding
+        varies = ("document-lengths-vary",) if documents and len(documents) > 1 and not evenly else ()
         filled = replace(
             filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
         )
@@ -240,6 +247,17 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     if adapter is not None and towers is not None and towers.uses:
         warnings = (*warnings, "adapters-not-in-towers")
     return replace(filled, adapter=adapter, frozen=frozen, towers=towers, assumed=assumed, warnings=warnings)
+
+
+def _of_padding(training: Training, length: float | None, pointer: str) -> tuple[str, ...]:
+    """Warnings about sequences that are padded; `length` is that of documents, in tokens."""
+    if length is None:
+        message = "packing is 'padded', but nothing says how long documents are"
+        raise InvalidInputError([Problem(child(pointer, "packing"), message, "Add document_lengths.", "missing-field")])
+    if FRAMEWORKS[training.framework].model_impl != "transformers":
+        return ()
+    masked = training.attention == "flash" and not training.skips_padding
+    return ("padded-to-seq-length", *(("padding-masks-attention",) if masked else ()))
 
 
 def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
@@ -327,7 +345,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     fill_state_dtypes(job, given.precision, given.framework)
     if given.tokens_per_parameter is not None and facts.num_parameters is not None:
         job.fill("total_tokens", given.tokens_per_parameter * facts.num_parameters)
-    for name in ("recipe", "mean_document_length", "total_tokens"):
+    for name in ("recipe", "mean_document_length", "total_tokens", "packing"):
         job.fill(name, None, told=False)
     checkpoint = None if given.checkpoint is None else given.checkpoint.resolved()
     return Training(**job.values, checkpoint=checkpoint, assumed=job.assumed, warnings=warnings)

@@ -88,7 +88,7 @@ def _span_s(job: Job, kind: LayerKind, rows: Strategies, ring: Bools, document: 
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
             # Each of the ring's steps is a kernel over a cp-th of the keys.
-            pieces=np.where(ring, rows.cp, 1.0), launched=share, causal=model.causal,
+            pieces=np.where(ring, rows.cp, 1.0), launched=share / training.attended_share, causal=model.causal,
         )  # fmt: skip
     precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
     return math_attention_s(

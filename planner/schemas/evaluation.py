@@ -178,7 +178,7 @@ class Evaluation(ContractModel):
     step_time_range_s: tuple[float, float] | None = None
     """80 % interval of it, in seconds."""
     tokens_per_s_per_gpu: float | None = None
-    """Tokens per second of training, divided by the GPUs used."""
+    """Tokens per second of training, divided by the GPUs used; padding does not count."""
     model_tflops_per_gpu: float | None = None
     """1e12 model operations per second and GPU, with full S x S attention and without recomputation; weight gradients of
     frozen weights are not counted."""
@@ -186,7 +186,7 @@ class Evaluation(ContractModel):
     """The same with half of attention's operations, since a causal mask hides the other half; 1e12 operations per second
     and GPU."""
     hardware_tflops_per_gpu: float | None = None
-    """1e12 operations per second and GPU, recomputation included."""
+    """1e12 operations per second and GPU, recomputation and padding included."""
     mfu: float | None = None
     """Share of the dense peak of training.precision that the model's operations reach, from 0 to 1."""
     mfu_bf16: float | None = None
@@ -210,6 +210,8 @@ class Evaluation(ContractModel):
     """What nodes receive of each other in ZeRO-3; given where zero_param_shard_size or quantisation lowers it."""
     towers: list[TowerCost] | None = None
     """The vision and audio towers that training.towers counts; their time and memory are part of the terms of the first stage."""
+    padding_share: float | None = None
+    """Share of the tokens of all sequences that is padding, from 0 to 1; given with training.packing "padded"."""
     overlap_conditions: dict[Communication, OverlapCondition] | None = None
     """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
     run: Run | None = None

@@ -205,6 +205,7 @@ ROWS: dict[str, Json] = {
     "powersgd": row(DENSE, CUSTOM, training("fsdp", total_tokens=1e9), {"zero": 0, "compression": {"kind": "powersgd"}}),
     "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11, framework_version="0.19.6"), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
     "towers": row({**DENSE, "multimodal": LLAVA}, H100, training("fsdp", towers={"vision": "frozen"}), {"zero": 3}),
+    "padded": row(DENSE, H100, training("megatron", mean_document_length=1000.0, packing="padded"), {"tp": 2}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
