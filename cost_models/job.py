@@ -80,6 +80,7 @@ class Job:
                 training=replace(
                     self.training, seq_length=use.rows_per_input, mean_document_length=None, adapter=None,
                     frozen=() if use.trained else whole, towers=None, document_lengths=None, packing=None,
+                    ema=None,
                 ),
                 corrections=NO_CORRECTIONS,
             )

@@ -60,6 +60,7 @@ WARNINGS: Mapping[str, str] = {
     "document-lengths-vary": "Documents differ in length, so that ranks which get longer ones take longer in attention; every rank is priced at the mean, and the others' wait is left out.",
     "padded-to-seq-length": "Every row is priced as long as seq_length; a collator that pads to the longest row of a micro-batch, as transformers' does by default, takes less time and at most this memory.",
     "padding-masks-attention": "Where a row is padded, transformers hands PyTorch's attention a mask, for which it takes a slower kernel than the priced one; flash_attention_2 needs none.",
+    "average-in-half-precision": "The moving average of the weights has their 16-bit type, in which small steps are rounded away: with a decay of 0.999 it may stand still. Store parameters in fp32.",
     "attention-math-for-fp32": "No fused attention kernel supports fp32, so attention writes its score matrix to memory.",
 }
 """What each warning that is a code means."""

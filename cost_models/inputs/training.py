@@ -27,6 +27,7 @@ from cost_models.frameworks import (
 )
 from cost_models.hints import child
 from cost_models.inputs.adapter import describe_adapter, refuse_for_framework, resolve_adapter, resolve_frozen
+from cost_models.inputs.average import AverageInput, resolve_average
 from cost_models.inputs.documents import DocumentLengthsInput, resolve_documents
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
 from cost_models.inputs.filling import Filling, fill_state_dtypes
@@ -135,6 +136,8 @@ class TrainingInput(Documented):
     towers: Annotated[dict[str, Any], Field(json_schema_extra=describe_towers)] | None = None
     """The vision or audio towers in front of a multimodal model's text model, and whether they are trained. Without it the text model alone
     is planned, with a warning."""
+    ema: AverageInput | None = None
+    """A moving average of the weights that is kept beside them: where it lies (`device`). Default: none is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +217,10 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     problems += _unsupported(given, facts, pointer)
     if problems:
         raise InvalidInputError(problems)
-    documents, mean = resolve_documents(
-        given.document_lengths, given.mean_document_length, seq_length=given.seq_length, pointer=pointer
-    )
-    filled = _filled(given, batch, facts)
-    if filled.is_padded:
-        filled = replace(filled, warnings=(*filled.warnings, *_of_padding(filled, mean, pointer)))
-    if given.document_lengths is not None:
-        evenly = filled.is_padded and not filled.skips_padding
-        varies = ("document-lengths-vary",) if documents and len(documents) > 1 and not evenly else ()
-        filled = replace(
-            filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
-        )
+    filled = _with_documents(given, _filled(given, batch, facts), pointer)
+    if given.ema is not None:
+        average, coarse = resolve_average(given.ema, filled, child(pointer, "ema"))
+        filled = replace(filled, ema=average, warnings=(*filled.warnings, *coarse))
     if model is None:
         return filled
     adapter, at = None, child(pointer, "adapter")
@@ -247,6 +242,21 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     if adapter is not None and towers is not None and towers.uses:
         warnings = (*warnings, "adapters-not-in-towers")
     return replace(filled, adapter=adapter, frozen=frozen, towers=towers, assumed=assumed, warnings=warnings)
+
+
+def _with_documents(given: TrainingInput, filled: Training, pointer: str) -> Training:
+    """The job with what it says of documents: their lengths, and how they lie in sequences."""
+    documents, mean = resolve_documents(
+        given.document_lengths, given.mean_document_length, seq_length=filled.seq_length, pointer=pointer
+    )
+    if filled.is_padded:
+        filled = replace(filled, warnings=(*filled.warnings, *_of_padding(filled, mean, pointer)))
+    if given.document_lengths is None:
+        return filled
+    # Rows that attention computes whole take as long as each other.
+    evenly = filled.is_padded and not filled.skips_padding
+    varies = ("document-lengths-vary",) if documents and len(documents) > 1 and not evenly else ()
+    return replace(filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies))
 
 
 def _of_padding(training: Training, length: float | None, pointer: str) -> tuple[str, ...]:
@@ -322,7 +332,7 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
 
 
 _NOT_FILLED = {
-    "global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers", "document_lengths",
+    "global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers", "document_lengths", "ema",
 }  # fmt: skip
 """Fields of the document that are no fields of a training, or are resolved by themselves."""
 

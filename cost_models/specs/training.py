@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
+from cost_models.specs.average import Average
 from cost_models.specs.documents import Lengths, cut_documents, filled_share, spans
 from cost_models.specs.run import Checkpoint
 from cost_models.specs.tower import Towers, TowerUse
@@ -78,6 +79,8 @@ class Training:
     """Encoders of images and sounds that run in front of the text model; None where they are not counted."""
     packing: Packing | None = None
     """Whether documents fill sequences one after another, which None means too, or have a padded row each."""
+    ema: Average | None = None
+    """A moving average of the trained parameters that is kept beside them; None where there is none."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

@@ -25,6 +25,7 @@ from cost_models.step.zero_plus import node_traffic, quantizes
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.answer.averages import average_parts
 from planner.answer.mathematics import mathematics
 from planner.answer.methods import method_parts
 from planner.answer.towers import tower_parts
@@ -145,7 +146,8 @@ def invalid_dict(
 def _only_sometimes(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
     """What few answers tell: traffic that a strategy saves, what towers take, and how much of all tokens is padding."""
     padding = {"padding_share": 1.0 - job.training.filled_share} if job.training.is_padded else {}
-    return {**_traffic(job, strategies, index), **tower_parts(job, strategies, index), **padding}
+    its = (_traffic(job, strategies, index), tower_parts(job, strategies, index), average_parts(job, strategies, index))
+    return {**its[0], **its[1], **its[2], **padding}
 
 
 def _executed_flops(job: Job, model_flops: float, repeated_flops: float) -> float:

@@ -25,6 +25,8 @@ from planner.request.job import Documents
 _PADDED = (
     "The plan has one document in each sequence, padded to the sequence length; the run on mock data has no padding."
 )
+_AVERAGING = ("pytorch",)
+"""Targets whose program averages the weights."""
 ROW = "plan.json"
 """The evaluate row that the files say, for `evaluate`, `observe` and for whoever wonders later."""
 
@@ -100,6 +102,9 @@ def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
     if quantities.peek("training.towers"):
         why = "launch files train the text model alone; take the strategy over into a recipe of the multimodal model"
         raise quantities.refusal("training.towers", why=why)
+    if quantities.peek("training.ema") and target.name not in _AVERAGING:
+        why = "nothing in it keeps a moving average of the weights; the script of target pytorch does"
+        raise quantities.refusal("training.ema", why=why)
     launch = target.write(quantities)
     quantities.finish()
     if plan.training.get("packing") == "padded":

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from cost_models import presets
+from cost_models.inputs.average import average_document
 from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
@@ -180,6 +181,7 @@ def training_document(training: Training) -> Document:
     document["adapter"] = None if training.adapter is None else _adapter_document(training.adapter)
     document["frozen"] = list(training.frozen) or None
     document["towers"] = _towers_document(training.towers) if training.towers and training.towers.uses else None
+    document["ema"] = None if training.ema is None else average_document(training.ema)
     document["checkpoint"] = None if training.checkpoint is None else _checkpoint_document(training.checkpoint)
     return _stated(document)
 

@@ -37,6 +37,7 @@ EXEMPT = {
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "wait_s": "how long the transport waits for a finished answer",
     "strategy.sync.steps_factor": "what a user expects of a method; plans are compared by it (constraints.allowed.sync.steps_factor)",
+    "training.ema.decay": "a number that the update multiplies with; launch files say it",
     "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
 }
 """Fields that name things or steer the transport, and why none of them changes an answer."""
@@ -206,6 +207,7 @@ ROWS: dict[str, Json] = {
     "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11, framework_version="0.19.6"), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
     "towers": row({**DENSE, "multimodal": LLAVA}, H100, training("fsdp", towers={"vision": "frozen"}), {"zero": 3}),
     "padded": row(DENSE, H100, training("megatron", mean_document_length=1000.0, packing="padded"), {"tp": 2}),
+    "average": row(DENSE, H100, training("fsdp", ema={}), {"zero": 3}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip
