@@ -12,6 +12,7 @@ from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.method import PLAIN, Method
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
+from cost_models.strategies.fields import CpComm
 
 if TYPE_CHECKING:
     from cost_models.hardware.calibrated import Calibration
@@ -86,6 +87,12 @@ class Job:
             )
             for use in self.training.towers.uses
         )  # fmt: skip
+
+    @property
+    def default_cp_comm(self) -> CpComm:
+        """How context parallelism exchanges where nobody says: as the framework does, or the one way that sparse attention has."""
+        # Chosen keys may lie on any rank, so that no rank could pass on a part of them.
+        return self.framework.strategy.cp_comm if self.model.indexer is None else CpComm.ALLGATHER
 
     @cached_property
     def as_only_pool(self) -> PooledJob:

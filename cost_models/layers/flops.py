@@ -68,9 +68,14 @@ def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: floa
     if not kind.attends:
         return 0.0
     d_qk, d_v = attention_head_dims(model)
-    reach = seq_length if kind.window is None else min(seq_length, kind.window)
+    window, scored = kind.window, 0.0
+    if model.indexer is not None:
+        # A query sees the keys that were chosen for it, as many as a window would show; all of those before it are scored. [F-38]
+        window = model.indexer.top_k
+        scored = 2.0 * model.indexer.num_heads * model.indexer.head_dim * seq_length
+    reach = seq_length if window is None else min(seq_length, window)
     span = 2.0 * reach - reach * reach / seq_length if model.causal else float(reach)
-    return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
+    return 2.0 * model.num_attention_heads * span * (d_qk + d_v) + scored
 
 
 def attention_head_dims(model: Model) -> tuple[int, int]:

@@ -82,6 +82,13 @@ def _attention(job: Job, tp: Floats) -> list[tuple[Floats | float, Floats | floa
     query: list[tuple[Floats | float, Floats | float]] = [(heads * qk, h)]
     if mla.q_lora_rank is not None:
         query = [(float(mla.q_lora_rank), h), (heads * qk, float(mla.q_lora_rank))]
+    if mla.indexer is not None:
+        chosen = float(mla.indexer.num_heads * mla.indexer.head_dim)
+        query += [
+            (chosen, float(mla.q_lora_rank or h)),
+            (float(mla.indexer.head_dim), h),
+            (float(mla.indexer.num_heads), h),
+        ]
     return [
         *query,
         (float(mla.kv_lora_rank + mla.qk_rope_head_dim), h),

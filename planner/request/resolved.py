@@ -78,6 +78,8 @@ def model_document(model: Model) -> Document:
         document["moe"] = {**asdict(model.moe), "moe_layer_freq": [int(kind.is_moe) for kind in model.layer_kinds]}
     if model.mla is not None:
         document["mla"] = asdict(model.mla)
+        if model.mla.indexer is None:
+            del document["mla"]["indexer"]
         del document["head_dim"]
     return {name: value for name, value in document.items() if value is not None}
 

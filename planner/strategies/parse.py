@@ -334,7 +334,7 @@ class _Builder:
             row["sequence_parallel"] = self.fill(
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
-        row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
+        row["cp_comm"] = _code("cp_comm", given.cp_comm, self.job.default_cp_comm)
         # The backends are kernels of the flex dispatcher alone, so whoever names one means that dispatcher.
         flex_meant = given.flex_backend is not None
         dispatcher = MoeDispatcher.FLEX if flex_meant else framework.strategy.moe_dispatcher
