@@ -33,12 +33,21 @@ def trained_words(evaluation: Json, training: Json) -> str:
 
 
 def tower_sentences(evaluation: Json) -> list[str]:
-    """What each tower is and takes, a sentence for each; none where towers are not counted."""
+    """What each tower is and takes, a sentence for each, and what padding and a moving average of the weights take; none without them."""
     found = []
     for tower in evaluation.get("towers") or ():
         size = parameter_count(tower["parameters"] + tower["projector_parameters"])
         found.append(
             f"The {tower['state']} {tower['tower']} tower with its projector ({size} parameters) yields "
             f"{tower['tokens_per_sequence']:,.0f} tokens of a sequence and takes {seconds(tower['step_s'])} s of a step on the first stage."
+        )
+    if (share := evaluation.get("padding_share")) is not None:
+        found.append(f"{share:.1%} of all tokens is padding; tokens a second, MFU and costs count the others.")
+    if average := evaluation.get("ema"):
+        where = "GPU" if average["device"] == "gpu" else "process in host memory"
+        kept = "its shard" if average["sharded"] else "all"
+        found.append(
+            f"A moving average of the weights takes {average['gib_per_rank']:.2f} GiB of each {where}, which keeps {kept} of what it holds, and "
+            f"{seconds(average['step_s'])} s of a step."
         )
     return found

@@ -13,6 +13,7 @@ from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.method import PLAIN, Method
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
+from cost_models.strategies.fields import CpComm
 
 if TYPE_CHECKING:
     from cost_models.hardware.calibrated import Calibration
@@ -80,12 +81,19 @@ class Job:
                 model=use.tower.layers,
                 training=replace(
                     self.training, seq_length=use.rows_per_input, mean_document_length=None, adapter=None,
-                    frozen=() if use.trained else whole, towers=None,
+                    frozen=() if use.trained else whole, towers=None, document_lengths=None, packing=None,
+                    ema=None,
                 ),
                 corrections=NO_CORRECTIONS,
             )
             for use in self.training.towers.uses
         )  # fmt: skip
+
+    @property
+    def default_cp_comm(self) -> CpComm:
+        """How context parallelism exchanges where nobody says: as the framework does, or the one way that sparse attention has."""
+        # Chosen keys may lie on any rank, so that no rank could pass on a part of them.
+        return self.framework.strategy.cp_comm if self.model.indexer is None else CpComm.ALLGATHER
 
     @cached_property
     def as_only_pool(self) -> PooledJob:

@@ -123,6 +123,8 @@ class Choices:
     """Such a layer can stand beside attention and read the same input."""
     splits_recurrent: bool = False
     """Recurrent layers can be split over tensor- and context-parallel ranks."""
+    sparse_attention: bool = False
+    """Attention over keys that an indexer chooses can be trained, with kernels that hold the chosen ones alone."""
     towers: bool = False
     """Encoders of images and sounds can be trained in front of a text model."""
     splits_towers: bool = False

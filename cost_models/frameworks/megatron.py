@@ -204,7 +204,7 @@ FACTS: Final = FrameworkFacts(
         # Copies of the hybrid optimizer run beside its update where --overlap-cpu-optimizer-d2h-h2d asks for it.
         offload_overlaps=frozenset({OptimizerOverlap.NONE, OptimizerOverlap.PIPELINED}), offload_modules=True,
         # megatron/core/models/hybrid/hybrid_layer_specs.py and megatron/core/ssm.
-        recurrent=frozenset({"mamba2", "gated-delta-net"}), splits_recurrent=True,
+        recurrent=frozenset({"mamba2", "gated-delta-net"}), splits_recurrent=True, sparse_attention=True,
         tp_divides_kv_heads=False, vpp=True, recompute_modules=True, expert_overlap=True, recipes={"nvidia-perf": NVIDIA_PERF},
     ),
     splits=SplitRule("even", own_even_split, told=_told_split),

@@ -57,7 +57,11 @@ WARNINGS: Mapping[str, str] = {
     "failures-too-frequent": "Failures come so often that the formula of the goodput errs by more than 3 %, in favour of the run.",
     "replicas-across-islands": "Replicas lie on several islands and reduce gradients over the slow link at every step; local-sgd and diloco would do so now and then.",
     "recurrent-layers-nominal": "The time of recurrent layers is a roofline of the operations and bytes of mamba-ssm's, causal-conv1d's and flash-linear-attention's kernels, which the plan assumes to be installed; how close the kernels come to it was not measured.",
+    "sparse-attention-nominal": "The time of sparse attention is a roofline of the operations and bytes of Megatron Core's TileLang kernels, with an indexer that is trained on the keys it chose; how close the kernels come to it was not measured.",
     "document-lengths-vary": "Documents differ in length, so that ranks which get longer ones take longer in attention; every rank is priced at the mean, and the others' wait is left out.",
+    "padded-to-seq-length": "Every row is priced as long as seq_length; a collator that pads to the longest row of a micro-batch, as transformers' does by default, takes less time and at most this memory.",
+    "padding-masks-attention": "Where a row is padded, transformers hands PyTorch's attention a mask, for which it takes a slower kernel than the priced one; flash_attention_2 needs none.",
+    "average-in-half-precision": "The moving average of the weights has their 16-bit type, in which small steps are rounded away: with a decay of 0.999 it may stand still. Store parameters in fp32.",
     "attention-math-for-fp32": "No fused attention kernel supports fp32, so attention writes its score matrix to memory.",
 }
 """What each warning that is a code means."""

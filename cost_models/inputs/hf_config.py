@@ -47,7 +47,8 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("minimax", "bailing_hybrid"), "layers of lightning attention are not modelled"),
     "plamo2": "PLaMo 2's Mamba layers, with a low-rank projection and norms of their own, are not modelled",
     "mimo_v2_flash": "values narrower than keys, and other numbers of key-value heads in windowed layers, are not modelled",
-    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), "sparse attention with an indexer is not modelled"),
+    "deepseek_v4": "attention over compressed keys with an indexer is not modelled",
+    "glm_moe_dsa": "sparse attention whose layers share one choice of keys is not modelled; DeepSeek-V3.2's, where each layer chooses, is",
     **dict.fromkeys(("gemma3n", "gemma3n_text", "mllama", "mllama_text_model"),
         "layers that share keys and values or attend across inputs are not modelled"),
     **dict.fromkeys(

@@ -17,7 +17,7 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child, shown
 from cost_models.inputs.fields import resolved_once, validated
 from cost_models.inputs.hf_config import read_hf_config
-from cost_models.inputs.model_fields import ModelInput, MoeInput
+from cost_models.inputs.model_fields import MlaInput, ModelInput, MoeInput
 from cost_models.inputs.recurrent import (
     ALONE,
     ATTENTION_LAYERS,
@@ -27,7 +27,7 @@ from cost_models.inputs.recurrent import (
     layer_mixers,
     resolved_recurrent,
 )
-from cost_models.specs.model import LayerKind, Mla, Model, Moe
+from cost_models.specs.model import Indexer, LayerKind, Mla, Model, Moe
 from cost_models.specs.recurrent import Recurrent
 
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -129,7 +129,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
     assert spec.hidden_size
     assert spec.num_attention_heads
     assert spec.vocab_size
-    mla = None if spec.mla is None else Mla(**spec.mla.model_dump())
+    mla = None if spec.mla is None else _latent(spec.mla, reading)
     kv_heads, head_dim = _heads(spec, mla, reading)
     moe, is_moe = _moe(spec, reading)
     # All readers run before the first refusal, so that the user learns of every broken rule at once.
@@ -193,8 +193,24 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         classes=spec.classes,
         multimodal=spec.multimodal,
         assumed=dict(reading.assumed),
-        warnings=reading.warnings + ("recurrent-layers-nominal",) * (recurrent is not None),
+        warnings=reading.warnings
+        + ("recurrent-layers-nominal",) * (recurrent is not None)
+        + ("sparse-attention-nominal",) * (mla is not None and mla.indexer is not None),
     )
+
+
+def _latent(given: MlaInput, reading: _Reading) -> Mla:
+    """Latent attention, with what chooses its keys."""
+    if given.indexer is None:
+        return Mla(**given.model_dump())
+    indexer = Indexer(**given.indexer.model_dump())
+    if given.q_lora_rank is None:
+        hint = "Give 'q_lora_rank', or leave 'indexer' out."
+        reading.refuse("mla.q_lora_rank", "an indexer reads the queries' latent, and mla has no q_lora_rank", hint)
+    if indexer.head_dim < given.qk_rope_head_dim:
+        message = f"indexer.head_dim is {indexer.head_dim}, less than the qk_rope_head_dim {given.qk_rope_head_dim} that it rotates"
+        reading.refuse("mla.indexer.head_dim", message, f"Use at least {given.qk_rope_head_dim}.")
+    return Mla(**{**given.model_dump(), "indexer": indexer})
 
 
 def _heads(spec: ModelInput, mla: Mla | None, reading: _Reading) -> tuple[int, int]:

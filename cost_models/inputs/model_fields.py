@@ -53,6 +53,19 @@ class MoeInput(Documented):
     """Number of groups that a token may be sent to."""
 
 
+class IndexerInput(Documented):
+    """The indexer of sparse attention, which scores every key before a query and keeps the best."""
+
+    model_config = STRICT
+
+    num_heads: Count
+    """Number of the indexer's query heads."""
+    head_dim: Count
+    """Width of one of them, and of the one key that they share."""
+    top_k: Count
+    """Number of keys that a query sees, such as 2,048."""
+
+
 class MlaInput(Documented):
     """Multi-head latent attention."""
 
@@ -68,6 +81,8 @@ class MlaInput(Documented):
     """Width of the part of a head's query and key that carries the rotary position."""
     v_head_dim: Count
     """Width of a head's value."""
+    indexer: IndexerInput | None = None
+    """What chooses the keys that a query sees (sparse attention of DeepSeek-V3.2). Default: none, so that all are seen."""
 
 
 class ModelInput(Documented):

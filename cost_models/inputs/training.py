@@ -27,6 +27,7 @@ from cost_models.frameworks import (
 )
 from cost_models.hints import child
 from cost_models.inputs.adapter import describe_adapter, refuse_for_framework, resolve_adapter, resolve_frozen
+from cost_models.inputs.average import AverageInput, resolve_average
 from cost_models.inputs.documents import DocumentLengthsInput, resolve_documents
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
 from cost_models.inputs.filling import Filling, fill_state_dtypes
@@ -45,6 +46,7 @@ from cost_models.specs.training import (
     Framework,
     ModelImpl,
     Optimizer,
+    Packing,
     Precision,
     Recipe,
     Training,
@@ -117,6 +119,9 @@ class TrainingInput(Documented):
     document_lengths: DocumentLengthsInput | None = None
     """Lengths of packed documents: `{"mean": tokens}`, or a list of `[length, share]`, of which share tells how many of all documents
     have the length, in any unit. Attention stays inside a document; what is longer than a sequence is cut."""
+    packing: Packing | None = None
+    """How documents lie in sequences: "packed", one after another until a sequence is full (default), or "padded", one in each sequence, which is
+    cut off or padded to seq_length. Padding takes time and memory, and counts neither as tokens nor as model operations."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     """Tokens of the whole training, which `targets.deadline_h` needs."""
     tokens_per_parameter: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -131,6 +136,8 @@ class TrainingInput(Documented):
     towers: Annotated[dict[str, Any], Field(json_schema_extra=describe_towers)] | None = None
     """The vision or audio towers in front of a multimodal model's text model, and whether they are trained. Without it the text model alone
     is planned, with a warning."""
+    ema: AverageInput | None = None
+    """A moving average of the weights that is kept beside them: where it lies (`device`). Default: none is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +217,10 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     problems += _unsupported(given, facts, pointer)
     if problems:
         raise InvalidInputError(problems)
-    documents, mean = resolve_documents(
-        given.document_lengths, given.mean_document_length, seq_length=given.seq_length, pointer=pointer
-    )
-    filled = _filled(given, batch, facts)
-    if given.document_lengths is not None:
-        varies = ("document-lengths-vary",) if len({length for length, _ in documents or ()}) > 1 else ()
-        filled = replace(
-            filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies)
-        )
+    filled = _with_documents(given, _filled(given, batch, facts), pointer)
+    if given.ema is not None:
+        average, coarse = resolve_average(given.ema, filled, child(pointer, "ema"))
+        filled = replace(filled, ema=average, warnings=(*filled.warnings, *coarse))
     if model is None:
         return filled
     adapter, at = None, child(pointer, "adapter")
@@ -240,6 +242,33 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model
     if adapter is not None and towers is not None and towers.uses:
         warnings = (*warnings, "adapters-not-in-towers")
     return replace(filled, adapter=adapter, frozen=frozen, towers=towers, assumed=assumed, warnings=warnings)
+
+
+def _with_documents(given: TrainingInput, filled: Training, pointer: str) -> Training:
+    """The job with what it says of documents: their lengths, and how they lie in sequences."""
+    documents, mean = resolve_documents(
+        given.document_lengths, given.mean_document_length, seq_length=filled.seq_length, pointer=pointer
+    )
+    if filled.is_padded:
+        filled = replace(filled, warnings=(*filled.warnings, *_of_padding(filled, mean, pointer)))
+    if given.document_lengths is None:
+        return filled
+    # Rows that attention computes whole take as long as each other.
+    evenly = filled.is_padded and not filled.skips_padding
+    several = len({length for length, _ in documents or ()}) > 1
+    varies = ("document-lengths-vary",) if several and not evenly else ()
+    return replace(filled, document_lengths=documents, mean_document_length=mean, warnings=(*filled.warnings, *varies))
+
+
+def _of_padding(training: Training, length: float | None, pointer: str) -> tuple[str, ...]:
+    """Warnings about sequences that are padded; `length` is that of documents, in tokens."""
+    if length is None:
+        message = "packing is 'padded', but nothing says how long documents are"
+        raise InvalidInputError([Problem(child(pointer, "packing"), message, "Add document_lengths.", "missing-field")])
+    if FRAMEWORKS[training.framework].model_impl != "transformers":
+        return ()
+    masked = training.attention == "flash" and not training.skips_padding
+    return ("padded-to-seq-length", *(("padding-masks-attention",) if masked else ()))
 
 
 def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
@@ -304,7 +333,7 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
 
 
 _NOT_FILLED = {
-    "global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers", "document_lengths",
+    "global_batch_tokens", "tokens_per_parameter", "adapter", "frozen", "checkpoint", "towers", "document_lengths", "ema",
 }  # fmt: skip
 """Fields of the document that are no fields of a training, or are resolved by themselves."""
 
@@ -327,7 +356,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     fill_state_dtypes(job, given.precision, given.framework)
     if given.tokens_per_parameter is not None and facts.num_parameters is not None:
         job.fill("total_tokens", given.tokens_per_parameter * facts.num_parameters)
-    for name in ("recipe", "mean_document_length", "total_tokens"):
+    for name in ("recipe", "mean_document_length", "total_tokens", "packing"):
         job.fill(name, None, told=False)
     checkpoint = None if given.checkpoint is None else given.checkpoint.resolved()
     return Training(**job.values, checkpoint=checkpoint, assumed=job.assumed, warnings=warnings)

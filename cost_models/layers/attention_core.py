@@ -17,10 +17,12 @@ from cost_models.frameworks import Setting, sdpa_kernel
 from cost_models.hardware.attention import AttentionTime, flash_attention_s, math_attention_s
 from cost_models.job import Job
 from cost_models.layers.flops import attention_head_dims
+from cost_models.layers.sparse_core import sparse_core_s
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import AttentionKernel
 from cost_models.strategies.fields import CpComm
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
+from cost_models.terms import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
     if not kind.attends:
         nothing = np.zeros(len(rows))
         return LayerAttention(nothing, nothing, np.zeros(len(rows), np.int8))
+    if job.model.indexer is not None:
+        forward_s, backward_s = sparse_core_s(job, rows)
+        return LayerAttention(forward_s, backward_s, np.full(len(rows), np.int8(Tier.NOMINAL)))
     ring = (rows.cp > 1) & ((rows.cp_comm == CpComm.P2P) | (rows.cp_comm == CpComm.A2A_P2P))
     parts = [_span_s(job, kind, rows, ring, length, share) for length, share in job.training.attended_spans]
     time = parts[0]
@@ -91,7 +96,7 @@ def _span_s(job: Job, kind: LayerKind, rows: Strategies, ring: Bools, document: 
             sequences=sequences, heads=heads, q_length=document / steps, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
             # Each of the ring's steps is a kernel over its share of the keys.
-            pieces=np.where(ring, steps, 1.0), launched=share, causal=model.causal,
+            pieces=np.where(ring, steps, 1.0), launched=share / training.attended_share, causal=model.causal,
         )  # fmt: skip
     precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
     return math_attention_s(

@@ -17,6 +17,7 @@ from cost_models.hardware.groups import StrategyPlacements
 from cost_models.job import Job
 from cost_models.layers.casts import shard_bytes
 from cost_models.layers.latent_communication import latent_s
+from cost_models.layers.sparse_core import chosen_keys
 from cost_models.specs.model import LayerKind, Moe
 from cost_models.strategies.expert_spread import expected_places
 from cost_models.strategies.fields import CpComm, MoeDispatcher
@@ -94,6 +95,11 @@ def tp_comm(
         latent = latent_s(job, job.model.mla, tokens=tokens, tp=placements.tp)
         split_forward = split_forward - gather.seconds + latent.forward
         split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
+    if job.model.indexer is not None and kind.attends:
+        # The indexer's target adds up the heads of all tensor-parallel ranks: an fp32 value for each chosen key. [F-38]
+        chosen = chosen_keys(job.model.indexer, job.training.attended_spans)
+        target = price("all_reduce", tokens * chosen * 4.0, placement=placements.tp).seconds
+        split_forward = split_forward + target
     forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
     backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
     # The collective of a data gradient needs nothing of the weight gradient, so the two run side by side, as do the second gather
@@ -194,6 +200,10 @@ def exchanged_bytes(job: Job, rows: Strategies, tokens: Floats) -> tuple[Floats,
         tokens: tokens of a micro-batch on a context-parallel rank.
     """
     model, e = job.model, job.training.compute_bytes
+    if model.mla is not None and model.mla.indexer is not None:
+        # Keys and values are one latent with the rotated part, and the indexer has one key; queries stay where they are.
+        shared = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim + model.mla.indexer.head_dim
+        return tokens * shared * e, tokens * shared * e
     if model.mla is not None:
         kv_width = (
             model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp

@@ -17,6 +17,7 @@ from cost_models.layers.recurrent_sizes import recurrence_flops_per_token
 from cost_models.layers.selective import repeated_matmul_flops_per_token
 from cost_models.layers.tower_parameters import passes_of_ends, recomputes
 from cost_models.layers.trained import adapter_elements, frozen_matmul_elements, head_is_trained, layers_run_backward
+from cost_models.specs.documents import Lengths
 from cost_models.specs.model import LayerKind, Model
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
@@ -67,9 +68,14 @@ def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: floa
     if not kind.attends:
         return 0.0
     d_qk, d_v = attention_head_dims(model)
-    reach = seq_length if kind.window is None else min(seq_length, kind.window)
+    window, scored = kind.window, 0.0
+    if model.indexer is not None:
+        # A query sees the keys that were chosen for it, as many as a window would show; all of those before it are scored. [F-38]
+        window = model.indexer.top_k
+        scored = 2.0 * model.indexer.num_heads * model.indexer.head_dim * seq_length
+    reach = seq_length if window is None else min(seq_length, window)
     span = 2.0 * reach - reach * reach / seq_length if model.causal else float(reach)
-    return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
+    return 2.0 * model.num_attention_heads * span * (d_qk + d_v) + scored
 
 
 def attention_head_dims(model: Model) -> tuple[int, int]:
@@ -81,14 +87,16 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
 
 @lru_cache(maxsize=2048)
 def model_flops(job: Job) -> ModelFlops:
-    """Forward operations per token of the whole model."""
+    """Forward operations per token of the whole model, as they are executed."""
+    return _flops_over(job, job.training.attended_spans)
+
+
+def _flops_over(job: Job, spans: Lengths) -> ModelFlops:
+    """The same with attention over these lengths, each of which has a share of the tokens."""
     model, modules = job.model, float(job.mtp_num_layers)
     head = 2.0 * model.hidden_size * model.head_outputs * (1 + modules)
     by_kind = {
-        kind: sum(
-            share * attention_flops_per_token(model, kind, seq_length=length)
-            for length, share in job.training.attended_spans
-        )
+        kind: sum(share * attention_flops_per_token(model, kind, seq_length=length) for length, share in spans)
         for kind in model.distinct_kinds
     }
     attention, last = sum(by_kind[kind] for kind in model.layer_kinds), model.layer_kinds[-1]
@@ -109,12 +117,15 @@ def _recurrent_flops_per_token(model: Model) -> float:
     return sum(kind.recurs for kind in model.layer_kinds) * recurrence_flops_per_token(model.recurrent)
 
 
-def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
+def model_flops_per_step(job: Job, *, causal: bool = False, padding: bool = False) -> float:
     """Operations of one optimizer step; `causal` counts only half of the attention square.
 
     Where a part of the model is frozen, weight gradients that nobody computes are left out, and adapters' products are added.
+    Padding counts only where `padding` asks for what is executed. [F-36]
     """
-    flops = model_flops(job)
+    training = job.training
+    without = training.is_padded and not padding
+    flops = _flops_over(job, training.document_spans) if without else model_flops(job)
     forward = flops.forward - (0.5 * flops.all_attention if causal else 0.0)
     per_token = FORWARD_AND_BACKWARD * forward
     if not layers_run_backward(job.model, job.training):  # the head alone is trained
@@ -122,7 +133,8 @@ def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
     elif job.training.adapter is not None or job.training.frozen:
         per_token += _partly_trained(job)
     flops_of_towers = sum(tower_flops(job, position).step for position in range(len(job.tower_jobs)))
-    return (per_token * job.training.seq_length + flops_of_towers) * job.training.global_batch_size
+    tokens = training.seq_length * training.filled_share if without else training.seq_length
+    return (per_token * tokens + flops_of_towers) * training.global_batch_size
 
 
 @lru_cache(maxsize=256)

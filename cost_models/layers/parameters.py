@@ -158,10 +158,20 @@ def _latent_attention(m: _Sizes, mla: Mla) -> tuple[int, int, int, int]:
     out = m.heads * mla.v_head_dim * m.hidden
     down_width = mla.kv_lora_rank + mla.qk_rope_head_dim
     replicated = m.hidden * down_width + mla.kv_lora_rank + m.hidden * m.out_bias + down_width * m.qkv_bias
+    if mla.indexer is not None:  # with a LayerNorm of the keys; every rank chooses for itself
+        replicated += _indexer_weights(m, mla) + 2 * mla.indexer.head_dim
     if mla.q_lora_rank is None:
         return up + out + m.hidden * m.q_size, 0, 0, replicated
     replicated += m.hidden * mla.q_lora_rank + mla.q_lora_rank * (2 if m.qkv_bias else 1)
     return up + out + mla.q_lora_rank * m.q_size, 0, 0, replicated
+
+
+def _indexer_weights(m: _Sizes, mla: Mla) -> int:
+    """Weights of an indexer's three projections: of the queries' latent, of its one key, and of the heads' weights. [M-57]"""
+    if mla.indexer is None:
+        return 0
+    queries = (mla.q_lora_rank or m.hidden) * mla.indexer.num_heads * mla.indexer.head_dim
+    return queries + m.hidden * (mla.indexer.head_dim + mla.indexer.num_heads)
 
 
 def _experts(m: _Sizes, moe: Moe) -> tuple[int, int, int]:
@@ -266,6 +276,7 @@ def layer_matmul_parameters(model: Model, kind: LayerKind) -> float:
         matrices += recurrent_parameters(m.recurrent, m.hidden).multiplied
     if m.mla is not None and kind.attends:
         matrices += m.hidden * (m.mla.kv_lora_rank + m.mla.qk_rope_head_dim + (m.mla.q_lora_rank or 0))
+        matrices += _indexer_weights(m, m.mla)
     wide = 3 if m.gated_mlp else 2
     if not kind.has_mlp:
         return float(matrices + kv_matrices)

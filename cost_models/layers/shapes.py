@@ -120,8 +120,18 @@ def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> l
             _gemm("q_down_proj", rows, mla.q_lora_rank / columns, h, module="attention"),
             _gemm("q_up_proj", tokens, heads * qk, float(mla.q_lora_rank), module="attention"),
         ]
+    indexer: list[Gemm] = []
+    if mla.indexer is not None:
+        # Whole on every tensor-parallel rank, which gathers its rows first (dsa.py, parallel_mode="duplicated").
+        widths = {"indexer_q": mla.indexer.num_heads * mla.indexer.head_dim, "indexer_k": mla.indexer.head_dim}
+        widths["indexer_weights"] = mla.indexer.num_heads
+        indexer = [
+            _gemm(name, tokens, width, float(mla.q_lora_rank or h) if name == "indexer_q" else h, module="attention")
+            for name, width in widths.items()
+        ]
     return [
         *query,
+        *indexer,
         _gemm("kv_down_proj", rows, (mla.kv_lora_rank + mla.qk_rope_head_dim) / columns, h, module="attention"),
         _gemm("kv_up_proj", tokens, heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank), module="attention"),
         _gemm("o_proj", tokens, h, heads * mla.v_head_dim, module="attention"),

@@ -110,6 +110,13 @@ def _attention(job: Job, tp: Floats) -> list[_Shape]:
     latent: list[_Shape] = [(heads * qk, h)]
     if mla.q_lora_rank is not None:
         latent = [(float(mla.q_lora_rank), h), (heads * qk, float(mla.q_lora_rank))]
+    if mla.indexer is not None:
+        chosen = float(mla.indexer.num_heads * mla.indexer.head_dim)
+        latent += [
+            (chosen, float(mla.q_lora_rank or h)),
+            (float(mla.indexer.head_dim), h),
+            (float(mla.indexer.num_heads), h),
+        ]
     return [
         *latent,
         (float(mla.kv_lora_rank + mla.qk_rope_head_dim), h),

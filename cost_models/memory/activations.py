@@ -18,6 +18,7 @@ from cost_models.layers.autocast import autocast
 from cost_models.layers.copies import products_of_one_input
 from cost_models.layers.recurrent_core import gradient_bytes, saved_elements, saved_fp32_elements
 from cost_models.layers.selective import kept_output_bytes, separate_norms
+from cost_models.layers.sparse_core import index_score_bytes, sparse_bytes
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.strategies.strategy import Floats, Strategies
 
@@ -229,12 +230,14 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
     # its input beside.
     kept = s.context_outputs * s.w * value_width * s.tokens / s.tp
     zero = np.zeros_like(s.tokens)
+    if model.mla is not None and model.mla.indexer is not None:
+        kept = kept + sparse_bytes(model, s.w, s.tokens, tp=s.tp, sp=s.sp)
     return {
         "qkv": qkv + gates + kept,
         "up_projections": _mla_up(model.mla, model, s) if model.mla is not None else zero,
         "scores": scores,
         "context": context,
-        "score_gradient": zero if flash else 2.0 * s.w * matrix,
+        "score_gradient": (zero if flash else 2.0 * s.w * matrix) + index_score_bytes(model, s.tokens, s.context),
     }
 
 
@@ -297,6 +300,10 @@ def _mla_qkv(job: Job, mla: Mla, s: Sizes) -> Floats:
 def _mla_up(mla: Mla, model: Model, s: Sizes) -> Floats:
     """Bytes of what latent attention's up-projections make, shape (U,): query, key and value of this rank's heads."""
     width = 2.0 * (mla.qk_nope_head_dim + mla.qk_rope_head_dim) + mla.v_head_dim
+    if (
+        mla.indexer is not None
+    ):  # the query before and behind the keys' matrix, which takes the place of keys and values [M-57]
+        width = mla.qk_nope_head_dim + 2.0 * mla.qk_rope_head_dim + mla.kv_lora_rank
     return np.asarray(s.w * model.num_attention_heads * width * s.tokens / s.tp)
 
 

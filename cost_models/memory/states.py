@@ -17,6 +17,7 @@ from cost_models.layers.casts import weight_copy_bytes
 from cost_models.layers.tower_parameters import rank_tower_elements
 from cost_models.layers.trained import adapter_elements, frozen_layer_elements, linear_elements, saved_elements
 from cost_models.memory.adapted import base_bytes, stored_base, trains_all
+from cost_models.memory.averages import average_bytes
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import HOST_BUFFER_RATIO
 from cost_models.memory.drives import on_drives, uses_drives
@@ -148,6 +149,8 @@ def stage_states(batch: Batch) -> StageStates:
     parts["gradients"] = parts["gradients"] + _gradient_extras(batch, elements_KN)
     if job.training.optimizer in SHAPED:
         parts |= shaped_states(batch, parts, dense_KN=dense_KN, expert_KN=elements_KN - dense_KN)
+    if job.training.ema is not None:
+        _add_average(batch, parts, dense_KN, elements_KN - dense_KN)
     # Frameworks that free gradients between steps have none at a step's first loss; with several micro-batches the
     # later ones find those of the earlier. Deferred reductions hold them unsharded instead, which `communication`
     # counts [M-9].
@@ -195,7 +198,16 @@ def _partly_trained(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> StageS
         parts["main"] = NOTHING
     if job.training.optimizer in SHAPED:
         parts |= shaped_states(batch, parts, dense_KN=trained_KN, expert_KN=trained_expert_KN)
+    if job.training.ema is not None:
+        _add_average(batch, parts, trained_KN, trained_expert_KN)
     return _with_early_gradients(batch, parts, dense_KN + expert_KN, trained_KN + trained_expert_KN)
+
+
+def _add_average(batch: Batch, parts: dict[str, Floats], dense_KN: Floats, expert_KN: Floats) -> None:
+    """Adds the moving average of these trained parameters to the optimizer's states and to host memory. [M-56]"""
+    held_KN, host_KN = average_bytes(batch.job, batch.strategies, dense_KN=dense_KN, expert_KN=expert_KN)
+    parts["optimizer"] = parts["optimizer"] + held_KN
+    parts["host"] = parts["host"] + host_KN
 
 
 def _trained_elements(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> tuple[Floats, Floats, Floats]:

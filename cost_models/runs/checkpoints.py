@@ -42,6 +42,8 @@ def checkpoint_bytes(job: Job) -> float:
     modules = count_parameters(job.model).mtp if job.mtp_num_layers else 0
     stored = trained.trainable if training.adapter is not None else trained.total + modules
     states = BYTES_PER[training.main_param_dtype] + optimizer_state_bytes(training, memory_traits(training))
+    if training.ema is not None:
+        states += BYTES_PER[training.param_dtype]
     return stored * BYTES_PER[training.param_dtype] + (trained.trainable + modules) * states
 
 

@@ -231,7 +231,7 @@ def whole_run(
     if tokens is None:
         return None
     # Not rounded up: a deadline of the search divides in the same way, and a run of one step more or less is the same run.
-    steps = tokens / (float(job.training.seq_length) * job.training.global_batch_size)
+    steps = tokens / job.training.tokens_per_step
     parts = [Part(gpus, pooled.jobs[pool].cluster) for pool, gpus in gpus_by_pool.items()]
     save = save_of(job, strategies, index)
     return Run(parts, steps * step_s, None if save is None else _stops(parts, save))

@@ -32,6 +32,17 @@ def spans(lengths: Lengths, seq_length: int) -> Lengths:
     return tuple((held[1] / held[0], held[0] / tokens) for _, held in sorted(classes.items()))
 
 
+def cut_documents(lengths: Lengths, seq_length: int) -> Lengths:
+    """Lengths of documents in rows of their own, in tokens, where what is longer than a row is cut off; shares as they are. [F-36]"""
+    return tuple((min(length, float(seq_length)), share) for length, share in lengths)
+
+
+def filled_share(lengths: Lengths, seq_length: int) -> float:
+    """Share of the tokens of rows of `seq_length` that belong to documents, one to a row; the others are padding. [F-36]"""
+    cut, documents = cut_documents(lengths, seq_length), sum(share for _, share in lengths)
+    return sum(length * share for length, share in cut) / (documents * seq_length)
+
+
 def attended_mean(lengths: Lengths, seq_length: int) -> float:
     """Tokens that a token's document spans on average over tokens: documents of this one length have as many pairs. [F-31]"""
     return sum(length * share for length, share in spans(lengths, seq_length))

@@ -37,6 +37,16 @@ class Moe:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexer:
+    """What chooses the keys that a query sees (DeepSeek-V3.2, section 2.1); width of a head in elements."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    """Keys that a query sees; all of those before it where there are fewer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mla:
     """Multi-head latent attention (DeepSeek-V2, section 2.1). Ranks and head widths in elements."""
 
@@ -46,6 +56,8 @@ class Mla:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+    indexer: Indexer | None = None
+    """None where every query sees all keys before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,11 @@ class Model:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distinct_kinds", tuple(dict.fromkeys(self.layer_kinds)))
+
+    @property
+    def indexer(self) -> Indexer | None:
+        """What chooses the keys that a query sees, where not all are seen."""
+        return None if self.mla is None else self.mla.indexer
 
     def norms_of(self, kind: LayerKind) -> int:
         """Full-width norms of a layer of this kind; a layer with one block has that block's share."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cost_models.specs.adapter import Adapter
-from cost_models.specs.documents import Lengths, spans
+from cost_models.specs.average import Average
+from cost_models.specs.documents import Lengths, cut_documents, filled_share, spans
 from cost_models.specs.run import Checkpoint
 from cost_models.specs.tower import Towers, TowerUse
 
@@ -24,6 +25,7 @@ CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear", "chunked"
 Recipe = Literal["nvidia-perf"]
 Optimizer = Literal["adam", "sgd", "adam-8bit", "adam-4bit", "adafactor", "muon", "lion", "sgd-momentum"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+Packing = Literal["packed", "padded"]
 EXAMPLE_TRAINING: Mapping[str, Any] = {
     "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
 }  # fmt: skip
@@ -75,6 +77,10 @@ class Training:
     """Parts of the model that are not trained."""
     towers: Towers | None = None
     """Encoders of images and sounds that run in front of the text model; None where they are not counted."""
+    packing: Packing | None = None
+    """Whether documents fill sequences one after another, which None means too, or have a padded row each."""
+    ema: Average | None = None
+    """A moving average of the trained parameters that is kept beside them; None where there is none."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -91,9 +97,53 @@ class Training:
     @property
     def attended_spans(self) -> Lengths:
         """Lengths in which tokens see each other, in tokens, each with its share of all tokens. [F-31]"""
+        if self.is_padded and not self.skips_padding:
+            return ((float(self.seq_length), 1.0),)
+        if self.is_padded:
+            computed = self.attended_share
+            return tuple((length, share * computed) for length, share in self.document_spans)
+        return self.document_spans
+
+    @property
+    def document_spans(self) -> Lengths:
+        """The same of the documents' own tokens, without padding. [F-31] [F-36]"""
+        if self.is_padded:
+            return spans(cut_documents(self._lengths, self.seq_length), self.seq_length)
         if self.document_lengths is None:
             return ((self.attended_length, 1.0),)
         return spans(self.document_lengths, self.seq_length)
+
+    @property
+    def _lengths(self) -> Lengths:
+        """Lengths of the documents; a mean stands for all of them."""
+        return self.document_lengths or ((self.mean_document_length or float(self.seq_length), 1.0),)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether each sequence holds one document and padding."""
+        return self.packing == "padded"
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether attention leaves padding out, as transformers does before it calls FlashAttention. [F-36]"""
+        # modeling_flash_attention_utils.py, _flash_attention_forward: a mask that hides something makes it call _upad_input.
+        own = self.model_impl in ("transformers", "liger") and self.attention == "flash"
+        return own and self.attention_kernel in ("fa2", "fa3")
+
+    @property
+    def attended_share(self) -> float:
+        """Share of a sequence's tokens that attention computes. [F-36]"""
+        return self.filled_share if self.skips_padding else 1.0
+
+    @property
+    def filled_share(self) -> float:
+        """Share of the tokens of all sequences that are no padding. [F-36]"""
+        return filled_share(self._lengths, self.seq_length) if self.is_padded else 1.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that one optimizer step learns from, without padding."""
+        return float(self.seq_length) * self.global_batch_size * self.filled_share
 
     @property
     def compute_dtype(self) -> Dtype:

@@ -70,7 +70,7 @@ def shares_of_run(job: Job) -> tuple[float, float]:
     tokens, training, compression = job.training.total_tokens, job.training, job.method.compression
     if tokens is None:
         return 0.0, 1.0 / compression.sync_every
-    steps = tokens / (training.seq_length * training.global_batch_size)
+    steps = tokens / training.tokens_per_step
     first = min(steps, float(compression.first_steps))
     # Before its variance is frozen 0/1 Adam sends signs too, of gradients, in the steps that do not update the variance.
     whole = float(variance_updates(int(first))) if compression.kind == "zero-one" else first

@@ -16,6 +16,7 @@ from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
+from cost_models.step.averages import average_s
 from cost_models.step.looped_optimizers import LOOPED, Loop, looped_s
 from cost_models.step.muon import muon_s, vectors_owned
 from cost_models.strategies.strategy import Floats, Strategies
@@ -72,6 +73,14 @@ def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -
 
 
 def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
+    """Seconds of one optimizer step and of the weights' moving average behind it, as `update_s` says, shape (N,). [F-10] [F-37]"""
+    seconds = update_s(job, strategies, dense=dense, expert=expert)
+    if job.training.ema is None:
+        return seconds
+    return seconds + average_s(job, strategies, dense=dense, expert=expert)
+
+
+def update_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
     """Seconds of one optimizer step on the GPU, for the stage that holds the most parameters, shape (N,). [F-10]
 
     The share of the state that the host updates is left out here; `offload.offload_s` prices it.

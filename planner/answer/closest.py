@@ -76,7 +76,7 @@ def too_slow(pooled: PooledJob, goal: Goal, best: Strategies | None) -> list[dic
         return []
     strategy = best.take(np.zeros(1, np.int64))
     step_s = float(evaluate_on_pools(pooled, strategy).step_time_s[0])
-    tokens = float(pooled.jobs[0].training.seq_length) * pooled.jobs[0].training.global_batch_size
+    tokens = pooled.jobs[0].training.tokens_per_step
     reason = target_reason(step_s, wanted_s=goal.slowest_step_s, tokens=tokens)
     return [{"strategy": strategy_dict(strategy, 0), "reasons": [reason], "smallest_change": reachable(step_s, tokens)}]
 

@@ -25,6 +25,7 @@ from cost_models.step.zero_plus import node_traffic, quantizes
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.answer.averages import average_parts
 from planner.answer.mathematics import mathematics
 from planner.answer.methods import method_parts
 from planner.answer.towers import tower_parts
@@ -74,7 +75,7 @@ def evaluation_dict(
     job = pooled.jobs[tightest]
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    tokens = job.training.tokens_per_step
     per_gpu = step_s * gpus * TERA
     model_flops = model_flops_per_step(job)
     vocab = padded_vocab_size(job.model, job.training.framework, strategies.tp[index : index + 1])
@@ -97,7 +98,7 @@ def evaluation_dict(
         "tokens_per_s_per_gpu": tokens / (step_s * gpus),
         "model_tflops_per_gpu": model_flops / per_gpu,
         "model_tflops_per_gpu_causal": model_flops_per_step(job, causal=True) / per_gpu,
-        "hardware_tflops_per_gpu": (model_flops + repeated_flops * tokens) / per_gpu,
+        "hardware_tflops_per_gpu": _executed_flops(job, model_flops, repeated_flops) / per_gpu,
         **_utilisation(pooled, evaluated, index, model_flops=model_flops),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
         "memory": {
@@ -143,8 +144,17 @@ def invalid_dict(
 
 
 def _only_sometimes(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:
-    """What few answers tell: traffic that a strategy saves, and what towers take."""
-    return {**_traffic(job, strategies, index), **tower_parts(job, strategies, index)}
+    """What few answers tell: traffic that a strategy saves, what towers take, and how much of all tokens is padding."""
+    padding = {"padding_share": 1.0 - job.training.filled_share} if job.training.is_padded else {}
+    its = (_traffic(job, strategies, index), tower_parts(job, strategies, index), average_parts(job, strategies, index))
+    return {**its[0], **its[1], **its[2], **padding}
+
+
+def _executed_flops(job: Job, model_flops: float, repeated_flops: float) -> float:
+    """Operations of a step as they are executed: with what is repeated of each token, and with padding."""
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    executed = model_flops_per_step(job, padding=True) if job.training.is_padded else model_flops
+    return executed + repeated_flops * tokens
 
 
 def _traffic(job: Job, strategies: Strategies, index: int) -> dict[str, Any]:

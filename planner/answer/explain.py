@@ -263,6 +263,7 @@ def _more_memory(job: Job, *, headroom_fraction: float) -> str:
     training = job.training
     each = BYTES_PER[training.param_dtype] + BYTES_PER[training.main_param_dtype] + BYTES_PER[training.grad_dtype]
     each += optimizer_state_bytes(training, memory_traits(training))
+    each += BYTES_PER[training.param_dtype] * (training.ema is not None and training.ema.device == "gpu")
     count = trained_parameters(job.model, training)
     states = count.trainable * each
     if count.trainable < count.total:

@@ -120,7 +120,7 @@ def _of_framework(space: Space) -> Iterator[tuple[str, str]]:
     elif space.groups.copies and space.groups.shards:
         yield "zero_param_shard_size", f"A second copy is tried only beside state that all replicas share. {_LIST}"
     if len(choices.cp_comms) > 1 and max(space.degrees.values("cp"), default=1) > 1:
-        own = FIELD["cp_comm"].decoded(facts.strategy.cp_comm)
+        own = FIELD["cp_comm"].decoded(space.job.default_cp_comm)
         yield "cp_comm", f"Context parallelism exchanges keys and values by the framework's default, {own}. {_LIST}"
     if choices.recompute_counts:
         yield "recompute_method", f"Uniform units of several layers are not tried. {_LIST}"

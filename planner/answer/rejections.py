@@ -66,7 +66,6 @@ REJECTIONS: Mapping[str, str] = {
     "adapter-unsupported": "split a model with adapters in a way that the framework does not have",
     "quantized-base-unsupported": "shard a quantised base that the framework cannot shard",
     "optimizer-unsupported": "use an optimizer that the framework does not have, or not with their ZeRO stage",
-    "layers-unsupported-by-framework": "have layers of a kind that the framework does not have",
     "recompute-unsupported": "recompute in a way that the framework does not have",
     "recompute-modules-unsupported": "recompute modules that the framework cannot be told",
     "recompute-count-mismatch": "recompute more layers than a stage holds",

@@ -39,7 +39,7 @@ def what_if(
     """
     if not plans:
         return []
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    tokens = job.training.tokens_per_step
     base = _entry("as asked", None, plans[0], tokens=tokens)
     found = [base]
     for field, value, changed in _variants(request, job, plans[0]["strategy"]):
@@ -64,7 +64,9 @@ def _variants(request: Mapping[str, Any], job: Job, best: Mapping[str, Any]) -> 
         yield "cluster.num_nodes", nodes, changed
     for size in _scaled(int(best["micro_batch_size"]), MICRO_BATCH_FACTORS):
         yield "strategy.micro_batch_size", size, plain | {"constraints": _fixed_micro_batch(plain, size)}
-    for length in _scaled(job.training.seq_length, SEQUENCE_FACTORS):
+    # A step has as many documents whatever the length of padded rows, so that no other batch would compare.
+    factors = () if job.training.is_padded else SEQUENCE_FACTORS
+    for length in _scaled(job.training.seq_length, factors):
         batch, rest = divmod(job.training.seq_length * job.training.global_batch_size, length)
         if not rest and batch:
             other = {key: value for key, value in training.items() if key != "global_batch_tokens"}

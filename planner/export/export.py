@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from cost_models.errors import InvalidInputError, NotExpressibleError, Problem
@@ -21,6 +22,11 @@ from planner.export.target import Launch, LaunchFile, Target
 from planner.export.targets import TARGETS
 from planner.request.job import Documents
 
+_PADDED = (
+    "The plan has one document in each sequence, padded to the sequence length; the run on mock data has no padding."
+)
+_AVERAGING = ("pytorch",)
+"""Targets whose program averages the weights."""
 ROW = "plan.json"
 """The evaluate row that the files say, for `evaluate`, `observe` and for whoever wonders later."""
 
@@ -109,8 +115,13 @@ def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
     for field, (why, hint) in _NEVER_WRITTEN.items():
         if quantities.peek(field):
             raise quantities.refusal(field, why=why, hint=hint)
+    if quantities.peek("training.ema") and target.name not in _AVERAGING:
+        why = "nothing in it keeps a moving average of the weights; the script of target pytorch does"
+        raise quantities.refusal("training.ema", why=why)
     launch = target.write(quantities)
     quantities.finish()
+    if plan.training.get("packing") == "padded":
+        launch = replace(launch, own_data=(*launch.own_data, _PADDED))
     return with_collectives(launch, plan.job.cluster.collectives, target, version)
 
 

@@ -15,7 +15,7 @@ from planner.export.launch_plan import LaunchPlan
 
 ABOUT_DATA_AND_DATES = frozenset({
     "training.framework", "training.framework_version", "training.software_date", "training.total_tokens", "training.document_lengths",
-    "training.checkpoint", "model.name", "sync.steps_factor",
+    "training.checkpoint", "model.name", "sync.steps_factor", "training.packing",
 })  # fmt: skip
 """What no launch file says: which program is launched, for how many steps, and how these are saved."""
 _BETWEEN_COPIES = (
@@ -159,6 +159,9 @@ def _flat(plan: LaunchPlan) -> Iterator[tuple[str, Any]]:
             yield name, tuple(value) if isinstance(value, list) else value
     for group, document in (("training", plan.training), ("model", plan.model)):
         for name, value in document.items():
+            # Padded rows are whole sequences to a program; which of their tokens are documents' is for its data to say.
+            if name == "mean_document_length" and plan.training.get("packing") == "padded":
+                continue
             yield f"{group}.{name}", tuple(value) if isinstance(value, list) else value
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from cost_models import presets
+from cost_models.inputs.average import average_document
 from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.adapter import Adapter
@@ -77,6 +78,8 @@ def model_document(model: Model) -> Document:
         document["moe"] = {**asdict(model.moe), "moe_layer_freq": [int(kind.is_moe) for kind in model.layer_kinds]}
     if model.mla is not None:
         document["mla"] = asdict(model.mla)
+        if model.mla.indexer is None:
+            del document["mla"]["indexer"]
         del document["head_dim"]
     return {name: value for name, value in document.items() if value is not None}
 
@@ -180,6 +183,7 @@ def training_document(training: Training) -> Document:
     document["adapter"] = None if training.adapter is None else _adapter_document(training.adapter)
     document["frozen"] = list(training.frozen) or None
     document["towers"] = _towers_document(training.towers) if training.towers and training.towers.uses else None
+    document["ema"] = None if training.ema is None else average_document(training.ema)
     document["checkpoint"] = None if training.checkpoint is None else _checkpoint_document(training.checkpoint)
     return _stated(document)
 

@@ -24,6 +24,7 @@ from planner.rules.pipeline import PIPELINE_RULES
 from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.replicas import REPLICA_RULES
 from planner.rules.rule import Rule, facts, rule_fields
+from planner.rules.sparse import SPARSE_RULES
 from planner.rules.states import STATE_RULES
 from planner.rules.towers import TOWER_RULES
 from planner.rules.violations import BITS, Violations
@@ -47,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     *OFFLOAD_PLACE_RULES,
     *HYBRID_RULES,
     *TOWER_RULES,
+    *SPARSE_RULES,
     *OPTIMIZER_RULES,
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from cost_models.specs.training import Dtype
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES
 from planner.schemas.base import ContractModel
 from planner.schemas.collectives import GroupCollective, TierName
@@ -149,6 +150,21 @@ class TowerCost(ContractModel):
     """GiB that a micro-batch saves for its backward on a rank."""
 
 
+class AverageCost(ContractModel):
+    """The moving average of the weights that a plan keeps."""
+
+    device: Literal["gpu", "cpu"]
+    """Where it lies: on the GPUs, or in host memory."""
+    dtype: Dtype
+    """Its type, which is that of the parameters."""
+    sharded: bool
+    """Whether every rank averages its own shard of the parameters; otherwise every replica keeps a whole copy."""
+    gib_per_rank: float
+    """GiB that a rank of the fullest stage averages."""
+    step_s: float
+    """Seconds of a step that the update takes; part of the term optimizer."""
+
+
 class Evaluation(ContractModel):
     """The cost of one strategy. All numbers are null if the verdict is `invalid`."""
 
@@ -178,7 +194,7 @@ class Evaluation(ContractModel):
     step_time_range_s: tuple[float, float] | None = None
     """80 % interval of it, in seconds."""
     tokens_per_s_per_gpu: float | None = None
-    """Tokens per second of training, divided by the GPUs used."""
+    """Tokens per second of training, divided by the GPUs used; padding does not count."""
     model_tflops_per_gpu: float | None = None
     """1e12 model operations per second and GPU, with full S x S attention and without recomputation; weight gradients of
     frozen weights are not counted."""
@@ -186,7 +202,7 @@ class Evaluation(ContractModel):
     """The same with half of attention's operations, since a causal mask hides the other half; 1e12 operations per second
     and GPU."""
     hardware_tflops_per_gpu: float | None = None
-    """1e12 operations per second and GPU, recomputation included."""
+    """1e12 operations per second and GPU, recomputation and padding included."""
     mfu: float | None = None
     """Share of the dense peak of training.precision that the model's operations reach, from 0 to 1."""
     mfu_bf16: float | None = None
@@ -210,6 +226,10 @@ class Evaluation(ContractModel):
     """What nodes receive of each other in ZeRO-3; given where zero_param_shard_size or quantisation lowers it."""
     towers: list[TowerCost] | None = None
     """The vision and audio towers that training.towers counts; their time and memory are part of the terms of the first stage."""
+    ema: AverageCost | None = None
+    """The moving average of the weights; given with training.ema."""
+    padding_share: float | None = None
+    """Share of the tokens of all sequences that is padding, from 0 to 1; given with training.packing "padded"."""
     overlap_conditions: dict[Communication, OverlapCondition] | None = None
     """Whether computation could hide each kind of communication of the strategy; null on a cluster that lists pools."""
     run: Run | None = None

@@ -54,7 +54,7 @@ class Goal:
 
 def build_goal(job: Job, objective: Objective, targets: Targets) -> Goal:
     """The goal of a request; a deadline needs `training.total_tokens`."""
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    tokens = job.training.tokens_per_step
     limits = [np.inf]
     if targets.min_tokens_per_s is not None:
         limits.append(tokens / targets.min_tokens_per_s)

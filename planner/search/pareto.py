@@ -225,7 +225,7 @@ class _FrontSearch:
 
 def objectives(job: Job, step_s: Floats, device_bytes: Floats, world: Floats) -> Floats:
     """The OBJECTIVES of strategies, shape (N, D)."""
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    tokens = job.training.tokens_per_step
     each_hour = job.cluster.price_per_gpu_hour
     each_gpu_s = each_hour / 3600.0 if each_hour is not None else 1.0
     return np.column_stack([step_s, device_bytes, world, step_s * world * (each_gpu_s / tokens)])

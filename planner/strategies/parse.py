@@ -372,7 +372,7 @@ class _Builder:
             row["sequence_parallel"] = self.fill(
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
-        row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
+        row["cp_comm"] = _code("cp_comm", given.cp_comm, self.job.default_cp_comm)
         if row["cp_comm"] == CpComm.A2A_P2P and row["cp"] > 1 and given.cp_a2a_size is None:
             (size,) = default_a2a_sizes(job, np.array([float(row["tp"])]), np.array([float(row["cp"])]))
             row["cp_a2a_size"] = self.fill("cp_a2a_size", None, int(size))

@@ -301,7 +301,7 @@ class Space:
             "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
             "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.module_sets[0], 0),
             "schedule": self.splits.leanest_schedule[columns["layout"].astype(np.int64)],
-            "cp_comm": np.full(n, defaults.cp_comm),
+            "cp_comm": np.full(n, job.default_cp_comm),
             "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
             "flex_backend": np.full(n, default_flex_backend(job)),
             **{

@@ -38,6 +38,7 @@ EXEMPT = {
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "wait_s": "how long the transport waits for a finished answer",
     "strategy.sync.steps_factor": "what a user expects of a method; plans are compared by it (constraints.allowed.sync.steps_factor)",
+    "training.ema.decay": "a number that the update multiplies with; launch files say it",
     "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
 }
 """Fields that name things or steer the transport, and why none of them changes an answer."""
@@ -208,6 +209,10 @@ ROWS: dict[str, Json] = {
     "powersgd": row(DENSE, CUSTOM, training("fsdp", total_tokens=1e9), {"zero": 0, "compression": {"kind": "powersgd"}}),
     "zero-one": row(DENSE, CUSTOM, training("deepspeed", total_tokens=1e11, framework_version="0.19.6"), {"zero": 0, "compression": {"kind": "zero-one", "freeze_steps": 8}}),
     "towers": row({**DENSE, "multimodal": LLAVA}, H100, training("fsdp", towers={"vision": "frozen"}), {"zero": 3}),
+    "padded": row(DENSE, H100, training("megatron", mean_document_length=1000.0, packing="padded"), {"tp": 2}),
+    "sparse": row({**DENSE, "mla": {**MLA["mla"], "kv_lora_rank": 512, "qk_rope_head_dim": 64, "indexer": {"num_heads": 16, "head_dim": 64, "top_k": 1024}}},
+                  H100, training("megatron", framework_version="0.19"), {"tp": 1}),
+    "average": row(DENSE, H100, training("fsdp", ema={}), {"zero": 3}),
     "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
                              training("megatron"), STAGES_ON_POOLS),
 }  # fmt: skip

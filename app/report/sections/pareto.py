@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.plan_cells import degrees_above_one, recomputed, seconds
 from app.report.figures.scatter import Point, distinct, scatter
-from app.report.report import Json, Report
+from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.words import gib
 from cost_models.units import GIB
@@ -77,11 +77,17 @@ def _listed(report: Report) -> list[Json]:
             "step_time_s": view.evaluation["step_time_s"],
             "peak_device_bytes": view.evaluation["memory"]["peak_device_bytes"],
             "num_gpus": view.evaluation["num_gpus_used"],
-            "cost_per_token": step_cost({**view.plan, "evaluation": view.evaluation}, cluster) / tokens,
+            "cost_per_token": step_cost({**view.plan, "evaluation": view.evaluation}, cluster)
+            / (tokens * _learnt(view)),
         }
         for view in report.plans
         if report.leader(view.rank) == view.rank
     ]
+
+
+def _learnt(view: PlanView) -> float:
+    """Share of a step's tokens that is no padding."""
+    return 1.0 - float(view.evaluation.get("padding_share") or 0.0)
 
 
 def _same(strategy: Mapping[str, object]) -> str:

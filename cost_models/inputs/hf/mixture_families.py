@@ -78,6 +78,14 @@ MIXTURES: Mapping[str, Family] = {
         _DEEPSEEK_V3, RMS_GATED, readers.read_deepseek,
         {"n_routed_experts": ("num_local_experts",), "num_nextn_predict_layers": ("num_mtp_layers",)},
     ),
+    "deepseek_v32": Family(
+        {
+            **_DEEPSEEK_V3, "max_position_embeddings": 163840, "mlp_layer_types": None, "index_n_heads": 64,
+            "index_head_dim": 128, "index_topk": 2048,
+        },
+        RMS_GATED, readers.read_deepseek_v32,
+        {"n_routed_experts": ("num_local_experts",), "num_nextn_predict_layers": ("num_mtp_layers",)},
+    ),
     "deepseek_v2": Family(_DEEPSEEK_V2, RMS_GATED, readers.read_deepseek, {"n_routed_experts": ("num_local_experts",)}),
     "gpt_oss": Family(
         {

@@ -147,6 +147,19 @@ def read_glm4_moe_lite(k: Keys) -> Spec:
     return _shared_and_routed(k, spec, moe_layer_freq=layers) if any(layers) else spec
 
 
+def read_deepseek_v32(k: Keys) -> Spec:
+    """DeepSeek-V3 with an indexer in every layer; the sparse layers are listed, or follow the first dense ones."""
+    spec = _latent(k)
+    spec["mla"]["indexer"] = {
+        "num_heads": k.count("index_n_heads"), "head_dim": k.count("index_head_dim"), "top_k": k.count("index_topk"),
+    }  # fmt: skip
+    listed = k.strings("mlp_layer_types")
+    if listed is None:
+        return _deepseek_experts(k, spec)
+    layers = [int(t == "sparse") for t in listed]
+    return _shared_and_routed(k, spec, moe_layer_freq=layers) if any(layers) else spec
+
+
 def read_dots1(k: Keys) -> Spec:
     """Windows from `max_window_layers` on, which is past the last layer in the published models, unless listed."""
     spec = {**sizes(k), **biases(k), "qk_norm": True}

@@ -39,3 +39,15 @@ def test_a_tower_is_told_in_a_sentence() -> None:
         "The frozen vision tower with its projector (677M parameters) yields 4,096 tokens of a sequence and takes 0.996 s of a step on the first stage."
     ]
     assert tower_sentences({}) == []
+
+
+def test_padding_and_an_average_are_told_in_sentences() -> None:
+    average = {"device": "gpu", "dtype": "fp32", "sharded": True, "gib_per_rank": 1.4961, "step_s": 0.0018}
+    padding, kept = tower_sentences({"padding_share": 0.5625, "ema": average})
+    assert padding == "56.2% of all tokens is padding; tokens a second, MFU and costs count the others."
+    assert (
+        kept
+        == "A moving average of the weights takes 1.50 GiB of each GPU, which keeps its shard of what it holds, and 0.00180 s of a step."
+    )
+    (whole,) = tower_sentences({"ema": {**average, "device": "cpu", "sharded": False}})
+    assert "of each process in host memory, which keeps all of what it holds" in whole

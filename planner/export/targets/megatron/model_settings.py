@@ -11,6 +11,8 @@ from planner.export.targets.megatron.layout import pattern
 from planner.export.targets.megatron.names import Values
 
 _NO_MODULE = "Megatron Core's layers have no such part"
+_LOSS_COEFFICIENT = 0.01
+"""Weight of the indexer's loss, which costs nothing: that of Megatron-Bridge's recipe for DeepSeek-V4."""
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 BIASES = {(True, True): (True, False), (False, False): (False, False), ("qkv", False): (False, True)}
@@ -74,6 +76,7 @@ def _attention(q: Quantities) -> Values:
             raise q.refusal("model.attention_sinks", why="--softmax-type came with core 0.15")
         found["softmax_type"] = "learnable"
     if mla is not None:
+        found |= _sparse(q, mla.get("indexer"))
         return found | {
             "multi_latent_attention": True, "q_lora_rank": mla["q_lora_rank"], "kv_lora_rank": mla["kv_lora_rank"],
             "qk_head_dim": mla["qk_nope_head_dim"], "qk_pos_emb_head_dim": mla["qk_rope_head_dim"],
@@ -82,6 +85,19 @@ def _attention(q: Quantities) -> Values:
     if groups != heads:
         found |= {"group_query_attention": True, "num_query_groups": groups}
     return found | {"kv_channels": width}
+
+
+def _sparse(q: Quantities, indexer: Mapping[str, Any] | None) -> Values:
+    """Sparse attention of DeepSeek-V3.2, whose indexer is trained on the keys that it chose."""
+    if indexer is None:
+        return {}
+    if q.target != "megatron" or precedes(q.release, "0.19"):
+        raise q.refusal("model.mla", why="sparse attention is said by arguments of Megatron-LM from core 0.19 on alone")
+    return {
+        "experimental_attention_variant": "dsa", "dsa_indexer_n_heads": indexer["num_heads"], "dsa_indexer_head_dim": indexer["head_dim"],
+        "dsa_indexer_topk": indexer["top_k"], "dsa_indexer_loss_coeff": _LOSS_COEFFICIENT, "dsa_indexer_use_sparse_loss": True,
+        "dsa_kernel_backend": "tilelang", "apply_rope_fusion": False,
+    }  # fmt: skip
 
 
 def _windows(q: Quantities) -> Values:

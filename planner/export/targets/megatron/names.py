@@ -177,6 +177,15 @@ MODEL: tuple[Name, ...] = (
     Name("qk_head_dim", _model("mla"), default=128),
     Name("qk_pos_emb_head_dim", _model("mla"), default=64),
     Name("v_head_dim", _model("mla"), default=128),
+    # Sparse attention with an indexer; the parser has these from 0.19 on, made from TransformerConfig.
+    Name("experimental_attention_variant", _model("mla"), "text", since="0.19"),
+    Name("dsa_indexer_n_heads", _model("mla"), since="0.19"),
+    Name("dsa_indexer_head_dim", _model("mla"), since="0.19"),
+    Name("dsa_indexer_topk", _model("mla"), since="0.19"),
+    Name("dsa_indexer_loss_coeff", _model("mla"), "float", since="0.19"),
+    Name("dsa_indexer_use_sparse_loss", _model("mla"), "switch", since="0.19"),
+    Name("dsa_kernel_backend", _model("mla"), "text", since="0.19", default="none"),
+    Name("apply_rope_fusion", _model("mla"), "off", "--no-rope-fusion"),
 )  # fmt: skip
 EXPERTS: tuple[Name, ...] = (
     Name("num_experts", _MOE),

@@ -208,10 +208,20 @@ def _heads(values: Values, heads: int | None) -> Part:
         return {"mla": _stated({
             "q_lora_rank": values.get("q_lora_rank"), "kv_lora_rank": _of(values, "kv_lora_rank"),
             "qk_nope_head_dim": _of(values, "qk_head_dim"), "qk_rope_head_dim": _of(values, "qk_pos_emb_head_dim"),
-            "v_head_dim": _of(values, "v_head_dim"),
+            "v_head_dim": _of(values, "v_head_dim"), "indexer": _indexer(values),
         })}  # fmt: skip
     groups = _of(values, "num_query_groups") if _of(values, "group_query_attention") else heads
     return {"num_key_value_heads": groups, "head_dim": values.get("kv_channels")}
+
+
+def _indexer(values: Values) -> Part | None:
+    """What chooses the keys of sparse attention; None where all are seen."""
+    if _of(values, "experimental_attention_variant") != "dsa":
+        return None
+    return _stated({
+        "num_heads": values.get("dsa_indexer_n_heads"), "head_dim": values.get("dsa_indexer_head_dim"),
+        "top_k": values.get("dsa_indexer_topk"),
+    })  # fmt: skip
 
 
 def _windows(values: Values, layers: int) -> Part:

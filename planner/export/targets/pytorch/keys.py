@@ -56,6 +56,8 @@ SPELLINGS: tuple[Spelling, ...] = (
 )  # fmt: skip
 """Keys that say one field each, in its own value or another spelling."""
 
+AVERAGE = "average"
+"""Section of the weights' moving average, with the fields of `training.ema`; absent where none is kept."""
 COMPUTE = "precision.compute"
 FLOAT8 = "precision.float8"
 REPLICAS = "mesh.dp_replicate"

@@ -58,6 +58,9 @@ def read(settings: Settings) -> RowParts:
         row["sequence_parallel"] = None
     if settings.value(keys.OFFLOAD, "offload.parameters", "offload.optimizer_fraction") is True:
         row["offload.parameters"], row["offload.optimizer_fraction"] = True, 1.0
+    average = {name: settings.value(f"{keys.AVERAGE}.{name}", "training.ema") for name in ("device", "decay")}
+    if average["device"] is not None:
+        row["training.ema"] = average
     _types(settings, row)
     _model(settings, row)
     settings.pass_over(*_OF_NO_PLAN)

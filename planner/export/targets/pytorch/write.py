@@ -78,6 +78,8 @@ def _document(quantities: Quantities) -> dict[str, Any]:
     say_overlaps(q, "grad_reduce", "param_gather", "p2p", "tp_comm")
     say_no_expert_parallelism(q, why="the script keeps all experts of a layer together")
     put(document, keys.OFFLOAD, _offload(q))
+    for name, value in (q["training.ema"] or {}).items():
+        put(document, f"{keys.AVERAGE}.{name}", value)
     method = q.only(
         "sync.method", ["local-sgd", None], why="PyTorch has hooks for local SGD alone (post_localSGD_hook.py)"
     )

@@ -144,3 +144,11 @@ def test_rows_of_a_batch_are_priced_as_alone() -> None:
     batch = evaluate(counted, rows_of(counted, *rows)).step_time_s
     alone = [float(evaluate(counted, row_of(counted, **row)).step_time_s[0]) for row in rows]
     np.testing.assert_array_equal(batch, alone)
+
+
+def test_documents_of_the_text_are_no_images() -> None:
+    """A tower's rows see each other whatever documents the text model's sequences hold."""
+    documents = {"document_lengths": [[8, 3], [16, 1]]}
+    plain = tower_flops(job(towers={"vision": "frozen"}), 0)
+    assert tower_flops(job(towers={"vision": "frozen"}, **documents), 0) == plain
+    assert tower_flops(job(towers={"vision": "frozen"}, packing="padded", **documents), 0) == plain

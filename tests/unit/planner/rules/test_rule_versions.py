@@ -20,6 +20,10 @@ HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
 ALTERNATING = {**DENSE, "layer_types": ["linear_attention", "full_attention"] * 16}
 MAMBA = {**ALTERNATING, "recurrent": {"kind": "mamba2", "num_heads": 128, "num_groups": 8}}
 DELTA = {**ALTERNATING, "recurrent": {"kind": "gated-delta-net", "num_heads": 32, "num_groups": 16, "head_dim": 128}}
+SPARSE = {**DENSE, "mla": {
+    "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "indexer": {"num_heads": 16, "head_dim": 128, "top_k": 1024},
+}}  # fmt: skip
 OVERLAP = {"ep": 4, "overlap": {"moe_all_to_all": True}}
 HYBRID = {"ep": 4, "moe_dispatcher": "flex", "flex_backend": "hybridep"}
 
@@ -44,6 +48,8 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.17.9", "0.18", DELTA, {}, {"cp": 2}, ["context-parallel-unsupported"], []),
     ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 2, "vpp": 2}, ["virtual-stages-unsupported"], []),
     ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, ["split-unsupported"], []),
+    # transformer/experimental_attention_variant/dsa_kernels.py came with 0.19.
+    ("megatron", "0.18.9", "0.19", SPARSE, {}, {}, ["layers-unsupported-by-framework"], []),
     ("megatron", "0.18.9", "0.19", DENSE, {"cross_entropy": "te"}, {}, [], ["cross-entropy-unsupported"]),
     ("megatron", "0.15.9", "0.16", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
     ("megatron", "0.15.9", "0.16", DENSE, {}, {"offload": {"activation_modules": ["core_attn"]}}, ["offload-unsupported"], []),

@@ -95,7 +95,11 @@ def test_specifications_are_described_by_their_own_models():
 
 
 def test_every_searched_field_of_a_strategy_can_be_listed_in_allowed():
-    per_stage = {"recompute_per_stage", "pool_per_stage", "mtp_stage"}  # chosen by the planner itself, never from a list
+    per_stage = {
+        "recompute_per_stage",
+        "pool_per_stage",
+        "mtp_stage",
+    }  # chosen by the planner itself, never from a list
     assert set(AllowedValues.model_fields) == set(StrategyInput.model_fields) - per_stage
 
 
@@ -146,8 +150,8 @@ def test_an_evaluate_row_ignores_other_top_level_fields():
 def test_the_answer_to_an_invalid_row_is_an_evaluation_without_numbers():
     answer = invalid_dict([{"code": "missing-field", "message": "m", "hint": "h"}], row_id="a")
     # These are given only where not every parameter is trained, where replicas exchange something else than all gradients, and where
-    # ZeRO-3 lowers what crosses nodes, and where towers are counted.
-    absent = {"trainable_parameters", "stored_parameters", "exchange", "node_traffic", "towers"}
+    # ZeRO-3 lowers what crosses nodes, where towers are counted, where an average of the weights is kept, and where rows are padded.
+    absent = {"trainable_parameters", "stored_parameters", "exchange", "node_traffic", "towers", "ema", "padding_share"}
     assert set(answer) == set(Evaluation.model_fields) - absent
     assert Evaluation.model_validate(answer).step_time_s is None
 
