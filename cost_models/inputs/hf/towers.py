@@ -275,7 +275,7 @@ def _read(model: Model, wrapper: _Wrapper, config: Mapping[str, Any], at: str, p
     if not isinstance(stated, str | None):
         message = f"model_type is {shown(stated)}; it must be a string"
         raise InvalidInputError([Problem(child(at, "model_type"), message, "Correct it, or leave it out.")])
-    family = stated if stated in ENCODERS else wrapper.encoder
+    family = stated if stated is not None and stated in ENCODERS else wrapper.encoder
     # Wrappers of Qwen and GLM have one class of encoder, and older configurations call it by the wrapper's name.
     if stated is not None and stated not in (*ENCODERS, config.get("model_type")):
         message = f"the encoder {stated[:100]!r} is not modelled"
