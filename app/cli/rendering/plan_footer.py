@@ -90,7 +90,7 @@ def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
     """What is trained where that is not the whole model, and what this means for the MFU; what towers take."""
     found = plans[0]["evaluation"] if plans else {}
     lines = [Text(sentence) for sentence in tower_sentences(found)]
-    if not (what := trained_words(found, request["training"])):
+    if not (what := trained_words(found, request.get("training", {}))):
         return lines
     trained, stored = found["trainable_parameters"], found["stored_parameters"]
     share = f"{100.0 * trained / stored:.2g} %"
