@@ -138,14 +138,17 @@ def _scaled_positions(text: Mapping[str, Any], positions: int) -> int:
 
 def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, Any], bool, str]:
     """The text model's part, whether the config is multimodal, and a pointer to that part."""
+    outer = config.get("model_type")
     for key in ("text_config", "llm_config", "language_config"):
         nested = config.get(key)
         if isinstance(nested, Mapping):
+            if not isinstance(outer, str | None):
+                message = f"model_type is {shown(outer)}; it must be a string"
+                raise InvalidInputError([Problem(child(pointer, "model_type"), message, _known())])
             return nested, True, child(pointer, key)
         if nested is not None:
             message = f"{key} is {shown(nested)}; it must be an object {{…}}"
             raise InvalidInputError([Problem(child(pointer, key), message, "Give the text model's config there.")])
-    outer = config.get("model_type")
     _refuse_tower_alone(config, pointer)
     multimodal = (isinstance(outer, str) and outer in TEXT_MODELS) or "vision_config" in config
     return config, multimodal, pointer

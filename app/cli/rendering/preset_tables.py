@@ -41,7 +41,9 @@ def print_list(kind: str, documents: Sequence[Json]) -> None:
     # On 80 columns the models' facts fit only with a single blank between them.
     table = _table(gap=2 if out.width >= _ROOMY else 0)
     for place, heading in enumerate(("name", *cells)):
-        table.add_column(heading, justify="left" if place == 0 or kind == "frameworks" else "right")
+        # A name that is cut cannot be copied into a request, so that other columns give way.
+        side = "left" if place == 0 or kind == "frameworks" else "right"
+        table.add_column(heading, justify=side, no_wrap=place == 0)
     for document in documents:
         table.add_row(Text(document["name"], no_wrap=True), *(Text(cell(document)) for cell in cells.values()))
     out.print(table)

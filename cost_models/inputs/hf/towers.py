@@ -72,8 +72,12 @@ def _merged(keys: Keys, key: str, ratio: object, patches: int | None) -> int:
 
 def _features(parts: _Parts) -> int:
     """Layers of the encoder whose outputs are joined."""
-    chosen = parts.wrapper.value("vision_feature_layer")
-    return len(chosen) if isinstance(chosen, (list, tuple)) and chosen else 1
+    key = "vision_feature_layer"
+    chosen = parts.wrapper.value(key)
+    listed = list(chosen) if isinstance(chosen, (list, tuple)) and chosen else [chosen]
+    if not all(type(layer) is int for layer in listed):
+        parts.wrapper.wrong(key, f"{key} is {shown(chosen)}; it must be a whole number or a list of these")
+    return len(listed)
 
 
 def _llava(parts: _Parts) -> _Projector:
@@ -268,9 +272,12 @@ def _read(model: Model, wrapper: _Wrapper, config: Mapping[str, Any], at: str, p
         message = f"{CONFIGS[wrapper.sense]} is {shown(own)}; it must be an object {{…}}"
         raise InvalidInputError([Problem(at, message, "Give the tower's config there.")])
     stated = own.get("model_type")
-    family = stated if isinstance(stated, str) and stated in ENCODERS else wrapper.encoder
+    if not isinstance(stated, str | None):
+        message = f"model_type is {shown(stated)}; it must be a string"
+        raise InvalidInputError([Problem(child(at, "model_type"), message, "Correct it, or leave it out.")])
+    family = stated if stated is not None and stated in ENCODERS else wrapper.encoder
     # Wrappers of Qwen and GLM have one class of encoder, and older configurations call it by the wrapper's name.
-    if isinstance(stated, str) and stated not in (*ENCODERS, config.get("model_type")):
+    if stated is not None and stated not in (*ENCODERS, config.get("model_type")):
         message = f"the encoder {stated[:100]!r} is not modelled"
         raise NotModelledError([_unknown(child(at, "model_type"), message, wrapper.sense, ENCODERS)])
     reader = ENCODERS[family]

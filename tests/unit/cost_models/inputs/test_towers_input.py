@@ -166,6 +166,14 @@ CONTRADICTIONS = {
         with_tower({"depth": 2}), f"{CONFIG}/out_hidden_size", "out_hidden_size is 3584, the default of its class, but"),
     "no part for the tower": (
         without_tower(), "/training/towers/vision", "the model has no vision tower"),
+    "a wrapper whose type is no string": (
+        {"hf_config": {**qwen()["hf_config"], "model_type": {"a": 1}}}, "/model/hf_config/model_type",
+        "model_type is an object of 1 entries; it must be a string"),
+    "a tower whose type is no string": (
+        qwen(model_type=[1]), f"{CONFIG}/model_type", "model_type is a list of 1 entries; it must be a string"),
+    "features of no layer": (
+        {"hf_config": {**llava()["hf_config"], "vision_feature_layer": {"a": 1}}}, "/model/hf_config/vision_feature_layer",
+        "it must be a whole number or a list of these"),
     "a list for the tower": (
         with_tower([]), CONFIG, "vision_config is a list of 0 entries; it must be an object"),
     "a ratio that shuffles nothing": (
