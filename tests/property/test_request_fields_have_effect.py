@@ -33,6 +33,7 @@ Path = tuple[str, ...]
 EXEMPT = {
     "model.name": "a label",
     "cluster.name": "a label",
+    "constraints.fixed.mtp_stage": "refused with its remedy: a search leaves multi-token prediction beside the output layer",
     "cluster.pools.name": "a label, which pool_per_stage refers to",
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "wait_s": "how long the transport waits for a finished answer",

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import Document, dense_model, job_of, row_of
+from builders import Document, dense_model, job_of, request_of, row_of
+from cost_models.errors import InvalidInputError
 from cost_models.evaluate import evaluate
 from cost_models.job import Job
 from cost_models.memory.moments import moments
 from cost_models.step.chunks import chunk_seconds
 from cost_models.step.stage_costs import stage_costs
 from cost_models.strategies.strategy import Strategies
+from planner.plan import plan
+from planner.rows import evaluate_rows
 from planner.rules import reasons
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
@@ -118,3 +121,24 @@ def test_without_modules_there_is_nothing_to_place() -> None:
     (problems,) = resolve_strategies(job(mtp_num_layers=0), [given]).problems
     assert "no modules of multi-token prediction are built" in problems[0]["message"]
     assert reasons(job(), rows(job(), **FOUR, mtp_stage=2), 0) == []
+
+
+def test_a_search_says_that_it_leaves_them_beside_the_output_layer() -> None:
+    request = {**request_of(dense_model(mtp_num_layers=1)), "constraints": {"fixed": {"mtp_stage": 2}}}
+    with pytest.raises(InvalidInputError) as refused:
+        plan(request)
+    assert [problem.pointer for problem in refused.value.problems] == ["/constraints/fixed/mtp_stage"]
+
+
+def test_pools_are_refused() -> None:
+    node = {"num_nodes": 1, "gpus_per_node": 8}
+    row = {
+        "model": dense_model(mtp_num_layers=1),
+        "cluster": {"pools": [{"name": "old", "gpu": "A100-SXM-80GB", **node}, {"name": "new", "gpu": "H100-SXM-80GB", **node}]},
+        "training": {"seq_length": 2048, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"},
+        "strategy": {"pp": 4, "dp": 2, "micro_batch_size": 1, "layers_per_stage": [1, 2, 1, 0], "mtp_stage": 2},
+    }  # fmt: skip
+    (answer,) = evaluate_rows([row])
+    assert [reason["message"] for reason in answer["reasons"]] == [
+        "mtp_stage is not modelled on a cluster that lists pools"
+    ]
