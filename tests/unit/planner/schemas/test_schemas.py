@@ -95,7 +95,11 @@ def test_specifications_are_described_by_their_own_models():
 
 
 def test_every_searched_field_of_a_strategy_can_be_listed_in_allowed():
-    per_stage = {"recompute_per_stage", "pool_per_stage", "mtp_stage"}  # chosen by the planner itself, never from a list
+    per_stage = {
+        "recompute_per_stage",
+        "pool_per_stage",
+        "mtp_stage",
+    }  # chosen by the planner itself, never from a list
     assert set(AllowedValues.model_fields) == set(StrategyInput.model_fields) - per_stage
 
 
