@@ -288,6 +288,32 @@ def _adapters() -> Iterator[tuple[str, list[Document]]]:
     )
 
 
+def _places_apart() -> Iterator[tuple[str, list[Document]]]:
+    new = {"software_date": "2026-11"}
+    yield "experts-under-fsdp", [
+        row(MOE, H100, {"framework": "fsdp", **new, **more}, zero=3, ep=ep, tp=tp, recompute="full", **given)
+        for ep, tp, more, given in (
+            (1, 1, {}, {}), (2, 1, {}, {}), (8, 1, {}, {}), (8, 1, {}, {"grad_sync": "each"}), (4, 1, {}, {"zero_shard_size": 8}),
+            (8, 2, {"param_dtype": "bf16"}, {"sequence_parallel": False}), (3, 1, {"compile": True}, {}),
+        )
+    ]  # fmt: skip
+    long = {"framework": "megatron", "seq_length": 12288, "global_batch_size": 48}
+    yield (
+        "context-in-two-levels",
+        [
+            row(model, H100, {**long, **more}, cp=cp, tp=1, cp_comm="a2a+p2p", **given)
+            for model, more in ((DENSE, {}), (MLA, {"precision": "fp8"}))
+            for cp, given in ((4, {}), (8, {}), (8, {"cp_a2a_size": 2}), (4, {"cp_a2a_size": 3}))
+        ],
+    )
+    yield "modules-apart", [
+        row({**DENSE, "num_layers": 10, "mtp_num_layers": 1}, H100, {"framework": "megatron"}, pp=pp, vpp=vpp, tp=2, recompute=recompute,
+            layers_per_stage=split, **given)
+        for pp, vpp, split, stage in ((4, 1, [4, 3, 3, 0], 2), (4, 2, [2, 1, 2, 2, 1, 2, 0, 0], 6))
+        for recompute, given in product(("none", "full"), ({}, {"mtp_stage": stage}))
+    ]  # fmt: skip
+
+
 def groups() -> dict[str, list[Document]]:
     """The rows by group."""
     found = (
@@ -299,5 +325,6 @@ def groups() -> dict[str, list[Document]]:
         _experts(),
         _offload(),
         _adapters(),
+        _places_apart(),
     )
     return dict(chain(*found))

@@ -65,6 +65,18 @@ def test_virtual_stages_by_their_layers():
     )
 
 
+def test_two_levels_of_context_parallelism_and_a_stage_of_multi_token_prediction_are_read():
+    levels = "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4 "
+    layout = "--pipeline-model-parallel-size 4 --mtp-num-layers 1 --pipeline-model-parallel-layout 'Et|t||mL'"
+    parts, unknown = read(SHAPE + levels + layout)
+    assert unknown == []
+    assert (parts.strategy["cp_comm"], parts.strategy["cp_a2a_size"]) == ("a2a+p2p", 2)
+    assert "mtp_stage" not in parts.strategy  # beside the loss, where it lies anyway
+    apart = read(SHAPE + layout.replace("||mL", "|m|L"))[0].strategy
+    assert (apart["layers_per_stage"], apart["mtp_stage"]) == ([1, 1, 0, 0], 2)
+    assert read(SHAPE + levels.replace("2 4", "2 2 2"))[1] == ["--hierarchical-context-parallel-sizes"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
