@@ -32,7 +32,7 @@ from planner.search.found import Found
 from planner.search.objective import build_goal
 from planner.search_on_one_kind import SpaceOnOneKind
 from planner.strategies.axes import build_space
-from planner.strategies.parse import assumed_fields
+from planner.strategies.told import assumed_fields
 
 Document = dict[str, Any]
 _SAME_SHARDS = 2

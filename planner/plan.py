@@ -28,8 +28,8 @@ from planner.search.objective import Goal, build_goal, without_targets
 from planner.search.progress import Progress
 from planner.search_on_one_kind import SpaceOnOneKind, splits_are_open
 from planner.strategies.axes import build_space, given_values
-from planner.strategies.parse import assumed_fields
 from planner.strategies.parts import Parts
+from planner.strategies.told import assumed_fields
 
 OFFLOADED_ONLY = (
     "Nothing fits in the GPUs' memory alone, so every plan keeps a part of the model's state in host memory (strategy.offload), which "

@@ -36,7 +36,8 @@ from planner.request.job import Documents, cost_key, largest_job, resolve_pooled
 from planner.request.methods import job_of, pool_problems
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
-from planner.strategies.parse import ResolvedStrategies, assumed_fields
+from planner.strategies.parse import ResolvedStrategies
+from planner.strategies.told import assumed_fields
 
 LARGEST_WINDOW = 512
 """Most rows of a window: large enough that batches pay, small enough that answers keep flowing."""

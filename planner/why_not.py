@@ -25,7 +25,7 @@ from planner.request.job import Documents
 from planner.request.methods import job_of, pool_problems
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
-from planner.strategies.parse import assumed_fields, strategy_dict
+from planner.strategies.told import assumed_fields, strategy_dict
 
 Document = dict[str, Any]
 LEAST_OF_LARGEST, LEAST_OF_STEP = 0.1, 0.001

@@ -147,6 +147,11 @@ def updates_dtensors(training: Training, zero: int) -> bool:
     return training.framework == "torchtitan" or (training.framework == "fsdp" and zero >= 2)
 
 
+def loops_over_tensors(training: Training) -> bool:
+    """Whether the framework's Lion is bitsandbytes', which takes one tensor after another; DeepSpeed's and Megatron's are fused."""
+    return training.optimizer != "lion" or training.framework == "fsdp"
+
+
 def updates_flat_parts(training: Training) -> bool:
     """Whether ZeRO hands the optimizer one flat part of all parameters in place of their tensors
     (deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups).

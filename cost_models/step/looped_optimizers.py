@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from cost_models.constants import HOST_SYNC_S, Constant
-from cost_models.frameworks.optimizers import updates_dtensors, updates_flat_parts
+from cost_models.frameworks.optimizers import loops_over_tensors, updates_dtensors, updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.shapes import tensors_by_part
 from cost_models.specs.training import BYTES_PER
@@ -73,7 +73,7 @@ def looped_s(job: Job, strategies: Strategies, loop: Loop) -> Floats | None:
     if optimizer == "adam-4bit":
         return _torchao_s(job, loop, tensors * TORCHAO_TENSOR_S.value)
     if optimizer == "lion":
-        return _bitsandbytes_s(job, loop, tensors) if job.training.framework == "fsdp" else None
+        return _bitsandbytes_s(job, loop, tensors) if loops_over_tensors(job.training) else None
     # bitsandbytes' kernels know no DTensor, which torchtitan and FSDP2 shard into, so that torchao's stands in for it there.
     over_dtensor = np.array([updates_dtensors(job.training, stage) for stage in range(4)])[strategies.zero]
     compiled = _torchao_s(job, loop, tensors * TORCHAO_DTENSOR_S.value)

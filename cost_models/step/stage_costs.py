@@ -164,14 +164,7 @@ def _per_micro_batch(
     link = _fsdp(job, strategies, layers, ends, every_wait_JN, repeated_JN + selective_JN, where)
     idle_JN, copies_JN = link.idle_JN, np.zeros_like(whole_JN)
     if job.framework.copies_units:
-        m, once = strategies.num_micro_batches, gathered_for_step(job, strategies)
-        gathers = np.where(once, 1.0 / m, 1.0) + backward_gathers(job, strategies)
-        every = rank_parameters(job, strategies)
-        trained_JN = held.dense_JN + held.expert_JN
-        copies_JN = unit_copies_s(
-            job, strategies, dense=every.dense_JN, expert=every.expert_JN, trained=trained_JN, gathers=gathers
-        )
-        copies_JN = np.where(where, copies_JN, 0.0)
+        copies_JN = np.where(where, _copies_s(job, strategies, held), 0.0)
         idle_JN = np.maximum(idle_JN - copies_JN, 0.0)
         # The device is idle while it waits for the host, so that they cost what exceeds the wait.
         copies_JN = np.maximum(copies_JN - waits_JN, 0.0)
@@ -209,6 +202,16 @@ def _per_micro_batch(
         unpaired_JN=unpaired_JN,
     )
     return per, link.tier
+
+
+def _copies_s(job: Job, strategies: Strategies, held: RankParameters) -> Floats:
+    """Seconds per micro-batch of FSDP2's copies around one layer of each kind, shape (J, N)."""
+    once = gathered_for_step(job, strategies)
+    gathers = np.where(once, 1.0 / strategies.num_micro_batches, 1.0) + backward_gathers(job, strategies)
+    every, trained_JN = rank_parameters(job, strategies), held.dense_JN + held.expert_JN
+    return unit_copies_s(
+        job, strategies, dense=every.dense_JN, expert=every.expert_JN, trained=trained_JN, gathers=gathers
+    )
 
 
 def tower_seconds(job: Job, strategies: Strategies) -> list[dict[str, Floats]]:

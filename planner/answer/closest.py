@@ -16,8 +16,8 @@ from planner.answer.evaluation import Reason
 from planner.rules import Violations, reasons, violations
 from planner.rules.rule import facts
 from planner.search.objective import Goal
-from planner.strategies.parse import strategy_dict
 from planner.strategies.space import Space
+from planner.strategies.told import strategy_dict
 
 SHOWN = 3
 """Strategies returned."""

@@ -26,7 +26,8 @@ from planner.answer.evaluation import Reason, memory_reasons
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
 from planner.schemas.strategy import AllowedValues, StrategyInput
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 SHOWN = 3
 """Nearest infeasible plans returned."""

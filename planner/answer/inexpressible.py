@@ -9,7 +9,7 @@ from cost_models.job import Job
 from cost_models.step.total import step_time
 from planner.rules.expressible import inexpressible_reasons
 from planner.search.found import Found
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 
 def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from planner.answer.whole_run import conditions_of
 from planner.request.checked_request import CheckedRequest
 from planner.schemas.method import method_document
 from planner.schemas.plan_request import Objective
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 
 def ranked_plans(

@@ -20,7 +20,7 @@ from planner.schemas.method import method_document
 from planner.schemas.plan_request import MOST_PLANS
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 
 @dataclass(frozen=True)

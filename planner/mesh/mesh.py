@@ -20,7 +20,7 @@ from cost_models.operations import Op
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier
 from planner.mesh.rank_groups import Ints, RankGroups, device_mesh, rank_groups
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 Document = dict[str, Any]
 MESSAGE_BYTES = 2.0**28

@@ -27,8 +27,8 @@ from planner.search.kept import BOUND_SLACK
 from planner.search.leanest import least_memory, least_of_groups
 from planner.search.objective import Goal
 from planner.strategies.expansion import Pairs
-from planner.strategies.parse import strategy_dict
 from planner.strategies.space import Space
+from planner.strategies.told import strategy_dict
 
 MOST_SEARCHED = 200_000_000
 """Most strategies for which the front is searched exactly, which takes about a minute."""

@@ -28,7 +28,8 @@ from planner.schemas import StrategyInput
 from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 ROWS, ALONE, TRIED = 300, 60, (100, 400)
 """Strategies of one batch, how many of them are also priced alone, and combinations of degrees that they are drawn from:

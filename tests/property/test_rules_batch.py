@@ -16,7 +16,8 @@ from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import ARRAY_FIELDS
 from planner.rules import RULES, Violations, first_violations, reasons, rule_codes, smallest_change, violations
 from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 DENSE = dense_model(24, hidden_size=1536, num_attention_heads=24, num_key_value_heads=6, intermediate_size=4608)
 MOE = with_experts(DENSE, num_experts=12, expert_intermediate_size=768)

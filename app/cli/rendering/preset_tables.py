@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -42,7 +42,7 @@ def print_list(kind: str, documents: Sequence[Json]) -> None:
     table = _table(gap=2 if out.width >= _ROOMY else 0)
     for place, heading in enumerate(("name", *cells)):
         # A name that is cut cannot be copied into a request, so that other columns give way.
-        side = "left" if place == 0 or kind == "frameworks" else "right"
+        side: JustifyMethod = "left" if place == 0 or kind == "frameworks" else "right"
         table.add_column(heading, justify=side, no_wrap=place == 0)
     for document in documents:
         table.add_row(Text(document["name"], no_wrap=True), *(Text(cell(document)) for cell in cells.values()))

@@ -9,7 +9,7 @@ import pytest
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.inputs.pools import lists_pools, resolve_pools
 from planner.request.job import resolve_job, resolve_pooled_job
-from planner.strategies.parse import assumed_fields
+from planner.strategies.told import assumed_fields
 
 OLD = {"name": "old", "gpu": "A100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8}
 NEW = {"name": "new", "gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8}

@@ -13,7 +13,7 @@ from cost_models.step.group_calls import group_calls
 from planner.rules import reasons
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 SEQ = 8192
 MODEL = dense_model(2, hidden_size=2048, num_attention_heads=16, num_key_value_heads=8, head_dim=128)

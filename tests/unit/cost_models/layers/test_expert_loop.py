@@ -18,7 +18,8 @@ from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
 from cost_models.step.fsdp_comm import fsdp_links_s
 from planner.schemas import StrategyInput
-from planner.strategies.parse import assumed_fields, resolve_strategies
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import assumed_fields
 
 EXPERTS, TOP_K, WIDTH, H, SEQ = 128, 8, 768, 2048, 4096
 

@@ -13,7 +13,7 @@ from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.memory.moments import moments
-from planner.strategies.parse import assumed_fields
+from planner.strategies.told import assumed_fields
 
 H, V, LAYERS, SEQ, BATCH = 1024, 32768, 8, 2048, 32
 LAYER = 4 * H * H + 3 * H * 4096

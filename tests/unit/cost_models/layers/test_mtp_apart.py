@@ -19,7 +19,8 @@ from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.rules import reasons
 from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 H, V, LAYERS = 1024, 32768, 8
 

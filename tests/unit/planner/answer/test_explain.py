@@ -14,7 +14,8 @@ from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 
 def parts(memory_gib: float, *, framework: str = "megatron", nodes: int = 1, **model: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from planner.rules import violations
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
-from planner.strategies.parse import strategy_dict
+from planner.strategies.told import strategy_dict
 
 LLAMA_8B = {"preset": "llama-3.1-8b"}
 VERSIONS = [

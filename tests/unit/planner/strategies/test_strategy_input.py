@@ -7,7 +7,8 @@ import pytest
 from builders import dense_model, job_of, with_experts
 from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
 from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies
+from planner.strategies.told import strategy_dict
 
 DENSE = dense_model(30, num_attention_heads=16, num_key_value_heads=8)
 MOE = with_experts(DENSE)
