@@ -58,6 +58,22 @@ def default_zero(framework: FrameworkFacts, pp: int) -> int:
     return 2 if pp > 1 and framework.keeps_parameters_in_pipelines else framework.default_zero
 
 
+def assumed_gather_dtype(job: Job, zero: int) -> dict[str, str]:
+    """How ZeRO gathers weights that matrix products read in fp8, for `assumed`, since no field of the contract states it."""
+    training, framework = job.training, job.framework
+    if training.precision != "fp8" or zero < 2:
+        return {}
+    if training.fp8_recipe in framework.fp8_gather_recipes:
+        return {"gather_dtype": f"fp8: {framework.fp8_gather_source}"}
+    if zero == 3 and framework.casts_weights_after_gather and training.param_dtype != "fp8":
+        said = (
+            f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
+            "Transformer Engine can cache fp8 copies of all layers"
+        )
+        return {"gather_dtype": said}
+    return {}
+
+
 def reduces_each(framework: FrameworkFacts, *, zero: Any, pp: Any) -> Any:
     """Whether gradients are reduced for each micro-batch where `grad_sync` is not given; takes scalars or arrays."""
     # From stage 2 on a rank has room only for its own shard of the gradients. In a pipeline, PyTorch nevertheless keeps them
