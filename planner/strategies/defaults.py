@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.frameworks import FrameworkFacts
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategies.fields import MOE_MODULE, CpComm, FlexBackend, MoeDispatcher, Recompute
 from cost_models.strategies.strategy import Codes, Floats
@@ -128,3 +128,13 @@ def expert_overlap_runs(row: Mapping[str, Any], *, dispatcher: Any, several: Any
     repeats = (row["recompute"] == Recompute.FULL) | ((row["recompute_modules"] & MOE_MODULE) != 0)
     refused = unsplit | (dispatcher == MoeDispatcher.ALLGATHER) | repeats | ~several
     return ~(row["overlap_moe_all_to_all"] & refused)
+
+
+def assumed_by_pool(job: PooledJob) -> dict[str, Any]:
+    """The defaults of the training, one that follows from the GPU under the pools' names where it differs."""
+    found: dict[str, Any] = {}
+    for name, value in job.jobs[0].training.assumed.items():
+        values = [each.training.assumed.get(name, value) for each in job.jobs]
+        same = all(other == value for other in values)
+        found[name] = value if same else dict(zip(job.names, values, strict=True))
+    return found

@@ -33,6 +33,7 @@ from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, buil
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
 from planner.strategies.defaults import (
+    assumed_by_pool,
     assumed_gather_dtype,
     default_a2a_sizes,
     default_flex_backend,
@@ -40,7 +41,7 @@ from planner.strategies.defaults import (
     overlaps_tp,
     possible_overlaps,
     reduces_each,
-)  # fmt: skip
+)
 from planner.strategies.habits import with_habits
 from planner.strategies.modules_apart import modules_apart
 
@@ -390,16 +391,6 @@ def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any
     # transformers 5 calls a loop over experts "eager" in `experts_implementation` of a model's configuration.
     if has_looped_modules(first):
         left_out["experts_implementation"] = "eager"
-    training = first.training.assumed if len(job.jobs) == 1 else _assumed_by_pool(job)
+    training = first.training.assumed if len(job.jobs) == 1 else assumed_by_pool(job)
     assumed = {**first.model.assumed, **left_out, **job.cluster.assumed, **training, **strategy}
     return with_habits(first, assumed)
-
-
-def _assumed_by_pool(job: PooledJob) -> dict[str, Any]:
-    """The defaults of the training, one that follows from the GPU under the pools' names where it differs."""
-    found: dict[str, Any] = {}
-    for name, value in job.jobs[0].training.assumed.items():
-        values = [each.training.assumed.get(name, value) for each in job.jobs]
-        same = all(other == value for other in values)
-        found[name] = value if same else dict(zip(job.names, values, strict=True))
-    return found
