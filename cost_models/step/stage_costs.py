@@ -173,16 +173,13 @@ def _per_micro_batch(
     if strategies.overlap_moe_all_to_all.any():
         unpaired_JN = unpaired_fraction(strategies) * spread(layers.alone_JU)
     layer_JN = whole_JN + selective_JN + accumulation_JN + link_JN + unpaired_JN
-    mtp_J1 = mtp_layers(job)
+    mtp_J1, mtp, mtp_again = _modules_s(job, strategies, ends, layer_JN, again_JN)
     ended = ends.cases.spread(ends.head + ends.loss)
     ahead = _ahead_s(job, strategies, idle_JN, ended + link.head)
     last = ended + ends.cases.spread(ends.head_comm) + link.head - ahead
-    mtp = mtp_again = np.zeros(len(strategies))
-    # The modules' decoder layers are layers like others, but only the last stage has them.
+    # The modules' decoder layers are layers like others, but only one stage has them.
     if mtp_J1.any():
-        mtp_again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
         last = last + sum_over_kinds(mtp_J1, layer_JN) + mtp_again
-        mtp = sum_over_kinds(mtp_J1, layer_JN) + mtp_again + ends.cases.spread(ends.mtp + ends.mtp_comm)
     per = MicroBatchCosts(
         layer_JN=layer_JN,
         waits_JN=waits_JN,
@@ -212,6 +209,19 @@ def _copies_s(job: Job, strategies: Strategies, held: RankParameters) -> Floats:
     return unit_copies_s(
         job, strategies, dense=every.dense_JN, expert=every.expert_JN, trained=trained_JN, gathers=gathers
     )
+
+
+def _modules_s(
+    job: Job, strategies: Strategies, ends: EndCosts, layer_JN: Floats, again_JN: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Decoder layers of multi-token prediction's modules by kind, shape (J, 1), the modules' seconds per micro-batch without output
+    projections and losses, and the part of it that recomputes their layers, shape (N,) each.
+    """
+    mtp_J1, none = mtp_layers(job), np.zeros(len(strategies))
+    if not mtp_J1.any():
+        return mtp_J1, none, none
+    again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
+    return mtp_J1, sum_over_kinds(mtp_J1, layer_JN) + again + ends.cases.spread(ends.mtp + ends.mtp_comm), again
 
 
 def tower_seconds(job: Job, strategies: Strategies) -> list[dict[str, Floats]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.frameworks import FrameworkFacts
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategies.fields import MOE_MODULE, CpComm, FlexBackend, MoeDispatcher, Recompute
 from cost_models.strategies.strategy import Codes, Floats
@@ -56,6 +56,22 @@ def default_zero(framework: FrameworkFacts, pp: int) -> int:
     # TorchTitan keeps parameters gathered between the micro-batches of a pipeline, since each would gather them again
     # otherwise; that is stage 2 (TorchTitan's distributed/fsdp.py, get_fsdp_reshard_after_forward_policy).
     return 2 if pp > 1 and framework.keeps_parameters_in_pipelines else framework.default_zero
+
+
+def assumed_gather_dtype(job: Job, zero: int) -> dict[str, str]:
+    """How ZeRO gathers weights that matrix products read in fp8, for `assumed`, since no field of the contract states it."""
+    training, framework = job.training, job.framework
+    if training.precision != "fp8" or zero < 2:
+        return {}
+    if training.fp8_recipe in framework.fp8_gather_recipes:
+        return {"gather_dtype": f"fp8: {framework.fp8_gather_source}"}
+    if zero == 3 and framework.casts_weights_after_gather and training.param_dtype != "fp8":
+        said = (
+            f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
+            "Transformer Engine can cache fp8 copies of all layers"
+        )
+        return {"gather_dtype": said}
+    return {}
 
 
 def reduces_each(framework: FrameworkFacts, *, zero: Any, pp: Any) -> Any:
@@ -112,3 +128,13 @@ def expert_overlap_runs(row: Mapping[str, Any], *, dispatcher: Any, several: Any
     repeats = (row["recompute"] == Recompute.FULL) | ((row["recompute_modules"] & MOE_MODULE) != 0)
     refused = unsplit | (dispatcher == MoeDispatcher.ALLGATHER) | repeats | ~several
     return ~(row["overlap_moe_all_to_all"] & refused)
+
+
+def assumed_by_pool(job: PooledJob) -> dict[str, Any]:
+    """The defaults of the training, one that follows from the GPU under the pools' names where it differs."""
+    found: dict[str, Any] = {}
+    for name, value in job.jobs[0].training.assumed.items():
+        values = [each.training.assumed.get(name, value) for each in job.jobs]
+        same = all(other == value for other in values)
+        found[name] = value if same else dict(zip(job.names, values, strict=True))
+    return found

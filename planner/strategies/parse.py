@@ -30,6 +30,7 @@ from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, buil
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
 from planner.strategies.defaults import (
+    assumed_gather_dtype,
     default_a2a_sizes,
     default_flex_backend,
     default_zero,
@@ -37,6 +38,7 @@ from planner.strategies.defaults import (
     possible_overlaps,
     reduces_each,
 )
+from planner.strategies.modules_apart import modules_apart
 
 Reason = dict[str, str]
 """A code, a message and a hint, as in the contract's evaluation."""
@@ -175,7 +177,7 @@ class _Builder:
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
         row["grad_sync_each"] = FIELD["grad_sync"].encoded(self._grad_sync(row))
-        self._quantised_weights(row["zero"])
+        self.assumed |= assumed_gather_dtype(self.job, row["zero"])
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
         """Whether gradients are reduced after the last micro-batch or after each one."""
@@ -185,19 +187,6 @@ class _Builder:
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
             return str(self.fill("grad_sync", self.given.grad_sync, "last"))
         return str(self.given.grad_sync or default)
-
-    def _quantised_weights(self, zero: int) -> None:
-        """Notes how ZeRO gathers weights that matrix products read in fp8, since no field of the contract states it."""
-        training, framework = self.job.training, self.job.framework
-        if training.precision != "fp8" or zero < 2:
-            return
-        if training.fp8_recipe in framework.fp8_gather_recipes:
-            self.assumed["gather_dtype"] = f"fp8: {framework.fp8_gather_source}"
-        elif zero == 3 and framework.casts_weights_after_gather and training.param_dtype != "fp8":
-            self.assumed["gather_dtype"] = (
-                f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
-                "Transformer Engine can cache fp8 copies of all layers"
-            )
 
     def _recompute(self, row: dict[str, Any]) -> None:
         given, default = self.given, self.job.framework.strategy.recompute
@@ -253,37 +242,12 @@ class _Builder:
         )
         if split is not None:
             folded = folds(row["schedule"], pp=row["pp"], vpp=row["vpp"])
+            mtp, wrong = modules_apart(self.job, given, pp=row["pp"], split=split)
+            if wrong:
+                self.refuse("split-unsupported", *wrong)
             self.layout = Layout(
-                pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage, folded=folded,
-                mtp=self._modules_apart(row, split),
-            )  # fmt: skip
-
-    def _modules_apart(self, row: dict[str, Any], split: tuple[int, ...]) -> tuple[int, int] | None:
-        """The virtual stage that holds multi-token prediction's modules apart from the head, and their number.
-
-        Source: megatron/core/transformer/pipeline_parallel_layer_layout.py (validate_layer_layout): all of them on one virtual stage,
-        in the last chunk of a rank that is not the first, behind all decoder layers.
-        """
-        stage, pp, last = self.given.mtp_stage, row["pp"], len(split) - 1
-        # Named where it lies anyway, it is no layout of its own, so that both spellings are priced in one batch.
-        if stage is None or stage == last:
-            return None
-        wrong = ""
-        if not self.job.mtp_num_layers:
-            wrong = "is given, but no modules of multi-token prediction are built"
-        elif self.given.layers_per_stage is None or pp == 1:
-            wrong = "needs a pipeline whose layers_per_stage is given"
-        elif stage > last:
-            wrong = f"is not one of the virtual stages 1 to {last}"
-        elif stage < last + 1 - pp or stage % pp == 0:
-            wrong = f"must be in the last chunk of a rank behind the first, so from {last + 2 - pp} to {last}"
-        elif any(split[stage + 1 :]):
-            wrong = "has decoder layers behind it, but these come before multi-token prediction"
-        if wrong:
-            hint = "Leave mtp_stage out, so that the modules lie beside the output layer, or change layers_per_stage."
-            self.refuse("split-unsupported", f"mtp_stage {stage} {wrong}", hint)
-            return None
-        return stage, self.job.mtp_num_layers
+                pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage, folded=folded, mtp=mtp
+            )
 
     def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
         split: tuple[int, ...] = self.given.layers_per_stage
@@ -336,7 +300,7 @@ class _Builder:
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, self.job.default_cp_comm)
         if row["cp_comm"] == CpComm.A2A_P2P and row["cp"] > 1 and given.cp_a2a_size is None:
-            (size,) = default_a2a_sizes(job, np.array([float(row["tp"])]), np.array([float(row["cp"])]))
+            (size,) = default_a2a_sizes(job, *np.array([[row["tp"]], [row["cp"]]], np.float64))
             row["cp_a2a_size"] = self.fill("cp_a2a_size", None, int(size))
         # The backends are kernels of the flex dispatcher alone, so whoever names one means that dispatcher.
         flex_meant = given.flex_backend is not None

@@ -10,6 +10,7 @@ from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.strategies.fields import FIELDS, MoeDispatcher, StrategyField
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Strategies
+from planner.strategies.defaults import assumed_by_pool
 from planner.strategies.habits import with_habits
 
 
@@ -57,16 +58,6 @@ def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any
     # transformers 5 calls a loop over experts "eager" in `experts_implementation` of a model's configuration.
     if has_looped_modules(first):
         left_out["experts_implementation"] = "eager"
-    training = first.training.assumed if len(job.jobs) == 1 else _assumed_by_pool(job)
+    training = first.training.assumed if len(job.jobs) == 1 else assumed_by_pool(job)
     assumed = {**first.model.assumed, **left_out, **job.cluster.assumed, **training, **strategy}
     return with_habits(first, assumed)
-
-
-def _assumed_by_pool(job: PooledJob) -> dict[str, Any]:
-    """The defaults of the training, one that follows from the GPU under the pools' names where it differs."""
-    found: dict[str, Any] = {}
-    for name, value in job.jobs[0].training.assumed.items():
-        values = [each.training.assumed.get(name, value) for each in job.jobs]
-        same = all(other == value for other in values)
-        found[name] = value if same else dict(zip(job.names, values, strict=True))
-    return found
