@@ -20,7 +20,7 @@ CONTRACT = {
         mpt-7b mpt-30b llama-2-7b llama-2-13b llama-2-70b llama-3.1-8b llama-3.1-70b llama-3.1-405b llama-3.2-1b
         llama-3.2-3b mistral-7b mixtral-8x7b mixtral-8x22b qwen2.5-7b qwen2.5-72b qwen3-8b qwen3-32b qwen3-30b-a3b
         qwen3-235b-a22b gemma-2-9b gemma-3-27b phi-4 olmo-2-13b nemotron-4-340b gpt-oss-20b gpt-oss-120b deepseek-v2
-        deepseek-v3 nemotron-h-8b nemotron-h-56b nemotron-nano-9b-v2 nemotron-3-nano-30b-a3b qwen3-next-80b-a3b
+        deepseek-v3 deepseek-v3.2 nemotron-h-8b nemotron-h-56b nemotron-nano-9b-v2 nemotron-3-nano-30b-a3b qwen3-next-80b-a3b
         granite-4.0-h-small jamba-v0.1 lfm2-1.2b""",
     "gpus": """V100-SXM-16GB V100-SXM-32GB A100-SXM-40GB A100-SXM-80GB A100-PCIe-80GB A800-SXM-80GB H100-SXM-80GB
         H100-PCIe-80GB H800-SXM-80GB H20-SXM-96GB H200-SXM-141GB GH200-96GB B200-SXM-180GB GB200-186GB L40S-48GB

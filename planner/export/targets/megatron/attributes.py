@@ -97,9 +97,11 @@ ATTRIBUTES: tuple[Attribute, ...] = (
 PLACES: Mapping[tuple[Part, str], Attribute] = {place: each for each in ATTRIBUTES for place in each.places}
 ELSEWHERE = frozenset({
     "swiglu", "bf16", "fp16", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "group_query_attention", "max_position_embeddings",
+    "experimental_attention_variant", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff",
+    "dsa_indexer_use_sparse_loss", "dsa_kernel_backend", "apply_rope_fusion",
 })  # fmt: skip
 """Settings that `attributes` says in several attributes, or that have none: positions have no limit, and their tables as many rows
-as a sequence has tokens."""
+as a sequence has tokens; a model with sparse attention is refused by the front ends' writers."""
 
 
 def attributes(values: Values) -> Attributes:

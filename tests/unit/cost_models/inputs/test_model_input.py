@@ -42,7 +42,7 @@ def test_defaults_are_filled_and_reported():
 
 
 def test_nothing_is_assumed_about_what_a_mixer_does_not_have():
-    """LFM2's convolution has no heads, groups, state or chunks; Mamba-1 has no groups, but a state and the chunks of selective_scan."""
+    """LFM2's convolution has no heads, groups, state or chunks; Mamba-1 has no groups, but a state; chunks are its kernel's own."""
 
     def assumed(kind: str) -> dict[str, object]:
         layers = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
@@ -53,7 +53,7 @@ def test_nothing_is_assumed_about_what_a_mixer_does_not_have():
 
     assert assumed("short-conv") == {"head_dim": 64, "conv_kernel": 3, "conv_bias": False}
     assert assumed("mamba") == {
-        "head_dim": 128, "state_size": 16, "conv_kernel": 4, "conv_bias": True, "dt_rank": 4, "chunk_size": 2048,
+        "head_dim": 128, "state_size": 16, "conv_kernel": 4, "conv_bias": True, "dt_rank": 4,
     }  # fmt: skip
 
 
