@@ -35,11 +35,13 @@ def trained_words(evaluation: Json, training: Json) -> str:
 def tower_sentences(evaluation: Json) -> list[str]:
     """What each tower is and takes, a sentence for each, and what padding and a moving average of the weights take; none without them."""
     found = []
+    stages = evaluation.get("memory", {}).get("stages") or ()
+    first = " on the first stage" if len(stages) > 1 else ""
     for tower in evaluation.get("towers") or ():
         size = parameter_count(tower["parameters"] + tower["projector_parameters"])
         found.append(
             f"The {tower['state']} {tower['tower']} tower with its projector ({size} parameters) yields "
-            f"{tower['tokens_per_sequence']:,.0f} tokens of a sequence and takes {seconds(tower['step_s'])} s of a step on the first stage."
+            f"{tower['tokens_per_sequence']:,.0f} tokens of a sequence and takes {seconds(tower['step_s'])} s of a step{first}."
         )
     if (share := evaluation.get("padding_share")) is not None:
         found.append(f"{share:.1%} of all tokens is padding; tokens a second, MFU and costs count the others.")

@@ -199,7 +199,7 @@ def _header(request: Json, source: str, *, width: int) -> list[Text]:
 def title(request: Json) -> Text:
     """What a request asks about: model with its parameters, nodes, sequence, batch, precision, framework."""
     model, cluster, training = request["model"], request["cluster"], request["training"]
-    name = f"{model.get('name') or 'model'}{_size(model)}"
+    name = f"{model.get('name') or 'model'}{_size(model, towers=bool(training.get('towers')))}"
     nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])
     framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
     parts = [
@@ -223,15 +223,19 @@ def _nodes(cluster: Json) -> str:
     return f"{cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}"
 
 
-def _size(model: Json) -> str:
-    """The parameters in brackets, with three digits, and of experts those that a token uses; empty for half a description."""
+def _size(model: Json, *, towers: bool) -> str:
+    """The parameters in brackets, with three digits, and of experts those that a token uses; empty for half a description.
+
+    A tower has its own sentence, so that here it is said that it is not counted.
+    """
     try:
         resolved = resolve_model(model)
     except InvalidInputError:
         return ""
     counts = count_parameters(resolved)
     active = f", {parameter_count(counts.active)} active" if resolved.moe is not None else ""
-    return f" ({parameter_count(counts.total)} parameters{active})"
+    others = " without towers" if towers else ""
+    return f" ({parameter_count(counts.total)} parameters{active}{others})"
 
 
 def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:

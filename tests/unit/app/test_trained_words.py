@@ -35,9 +35,9 @@ def test_a_tower_is_told_in_a_sentence() -> None:
         "tower": "vision", "state": "frozen", "parameters": 632_000_000, "projector_parameters": 44_600_000,
         "tokens_per_sequence": 4096.0, "step_s": 0.996,
     }  # fmt: skip
-    assert tower_sentences({"towers": [tower]}) == [
-        "The frozen vision tower with its projector (677M parameters) yields 4,096 tokens of a sequence and takes 0.996 s of a step on the first stage."
-    ]
+    told = "The frozen vision tower with its projector (677M parameters) yields 4,096 tokens of a sequence and takes 0.996 s of a step"
+    assert tower_sentences({"towers": [tower], "memory": {"stages": [{}]}}) == [f"{told}."]
+    assert tower_sentences({"towers": [tower], "memory": {"stages": [{}, {}]}}) == [f"{told} on the first stage."]
     assert tower_sentences({}) == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli.rendering.plan_table import print_response
+from app.cli.rendering.plan_table import title as title_of
 from app.plan_cells import seconds
 
 GIB = 2**30
@@ -505,3 +506,10 @@ def test_the_width_is_that_of_the_environment_where_it_is_one(printed: Any, colu
     named = {**RESPONSE["request"], "model": {"name": 300 * "x"}}
     out, _ = printed(RESPONSE | {"request": named}, width=columns)
     assert out.splitlines()[0] == width * "x"
+
+
+def test_the_title_counts_the_text_model_alone() -> None:
+    training = {"seq_length": 4096, "towers": {"vision": "frozen"}}
+    asked = {"model": {"preset": "llama-3.2-1b", "name": "vl"}, "cluster": {"preset": "dgx-h100"}, "training": training}
+    assert title_of(asked).plain.startswith("vl (1.24B parameters without towers) on ")
+    assert title_of({**asked, "training": {"seq_length": 4096}}).plain.startswith("vl (1.24B parameters) on ")
