@@ -36,7 +36,7 @@ class RecurrentInput(Documented):
     kind: RecurrentKind
     """Sort of mixer: "mamba" (Mamba-1), "mamba2", "gated-delta-net", or "short-conv", a gated convolution alone (LFM2)."""
     num_heads: Count | None = None
-    """Heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
+    """Number of heads of the state; of a delta net its value heads. Default 1 for mamba and short-conv, which have none; else needed."""
     head_dim: Count | None = None
     """Width of one head. Default: twice hidden_size over `num_heads` for mamba and mamba2, hidden_size for short-conv; else needed."""
     num_groups: Count | None = None

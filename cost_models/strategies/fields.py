@@ -280,7 +280,7 @@ FIELDS: tuple[StrategyField, ...] = (
     ),
     StrategyField(
         "mtp_stage", "stage",
-        "Virtual stage, counted from 0 in model order, that holds the modules of multi-token prediction apart from the output layer, as "
+        "Number of the virtual stage, counted from 0 in model order, that holds the modules of multi-token prediction apart from the output layer, as "
         "m in Megatron's pipeline layout; needs layers_per_stage. Default: beside the output layer.",
         is_listed=False, is_rare=True,
     ),

@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn, *, size: int = 6, uneven: bool = False) -> tuple[Job,
     rows = [row(draw, framework, name, table, uneven=uneven) for _ in range(size)]
     found = job(name, framework)
     layouts = build_layouts(list(table), model=found.model)
-    columns = {field: [r.get(field, 0) for r in rows] for field in ARRAY_FIELDS}
+    columns = {field: [r.get(field, RARE.get(field, 0)) for r in rows] for field in ARRAY_FIELDS}
     return found, build_strategies(columns, layouts=layouts)
 
 
