@@ -13,12 +13,8 @@ from planner.export.targets.megatron.names import Values
 
 STAGES_SINCE = "0.17"
 """Patterns mark stages from here on, under another name; before, each stage takes equally many blocks (megatron/core/ssm/mamba_block.py)."""
-EXPERTS_SINCE = "0.16"
-"""The first release with a letter for experts (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 HYBRID_MODEL_SINCE = "0.18"
-"""The release that renamed the model of a pattern (megatron/core/models/mamba became hybrid) and recomputes its layers whole."""
-FSDP_UNITS_SINCE = "0.19"
-"""Megatron-FSDP shards Mamba layers one by one from here on (megatron/core/distributed/fsdp/mcore_fsdp_adapter.py)."""
+"""The release that renamed the model of a pattern (megatron/core/models/mamba became hybrid)."""
 STACKS: Final = (
     ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"),
     ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
@@ -85,32 +81,23 @@ def _stack(q: Quantities, recurrent: Mapping[str, Any] | None) -> Values:
 
 
 def _check_stack(q: Quantities) -> None:
-    """Refuses what the stack of a pattern's blocks cannot do and other models of Megatron Core can."""
-    full = q.peek("recompute") == "full" and precedes(q.release, HYBRID_MODEL_SINCE)
-    fsdp = q.peek("zero") == 3 and precedes(q.release, FSDP_UNITS_SINCE)
-    experts = q.peek("model.moe") is not None and precedes(q.release, EXPERTS_SINCE)
-    refused: tuple[tuple[str, Any, str, Mapping[str, Any] | None], ...] = (
-        ("model.mla", q.peek("model.mla"), "the attention of its hybrids has whole heads", None),
-        ("model.qk_norm", q.peek("model.qk_norm") != "none", "the attention of its hybrids has no norms of queries and keys", None),
-        ("model.mtp_num_layers", q.peek("model.mtp_num_layers"), "a plan does not say the blocks of a hybrid's prediction modules", None),
+    """Refuses parts of a model that the layers of a pattern do not have (megatron/core/models/hybrid/hybrid_layer_specs.py)."""
+    refused = (
+        ("model.mla", q.peek("model.mla"), "the attention of its hybrids has whole heads"),
         (
-            "model.moe", experts, f"its hybrids have experts from core {EXPERTS_SINCE} on",
-            {"training.framework_version": EXPERTS_SINCE},
-        ),
-        ("recompute", full, f"it recomputes whole layers of hybrids from core {HYBRID_MODEL_SINCE} on", {"recompute": "selective"}),
-        ("zero", fsdp, f"Megatron-FSDP shards Mamba layers one by one from core {FSDP_UNITS_SINCE} on", {"zero": 1}),
-        (
-            "offload.activation_layers", q.peek("offload.activation_layers"), "it does not offload hybrids layer by layer",
-            {"offload.activation_layers": 0},
+            "model.qk_norm",
+            q.peek("model.qk_norm") != "none",
+            "the attention of its hybrids has no norms of queries and keys",
         ),
         (
-            "overlap.moe_all_to_all", q.matters("overlap.moe_all_to_all") and q.peek("overlap.moe_all_to_all"),
-            "its hybrids have no schedule that overlaps the exchange of tokens", {"overlap.moe_all_to_all": False},
+            "model.mtp_num_layers",
+            q.peek("model.mtp_num_layers"),
+            "a plan does not say the blocks of a hybrid's prediction modules",
         ),
-    )  # fmt: skip
-    for field, holds, why, nearest in refused:
+    )
+    for field, holds, why in refused:
         if holds:
-            raise q.refusal(field, why=why, nearest=nearest)
+            raise q.refusal(field, why=why)
 
 
 def _delta_nets(q: Quantities, recurrent: Mapping[str, Any]) -> Values:

@@ -78,11 +78,8 @@ def test_launch_files_of_hybrids_come_back_whole(case: tuple[Any, ...]):
 @pytest.mark.parametrize(
     ("model", "version", "named", "field", "remedy"),
     [
-        ("nemotron-3-nano-30b-a3b", "0.15", {}, "model.moe", "Plan with training.framework_version 0.16."),
         (NEMOTRON, "0.19", {"target": "megatron-bridge"}, "model.recurrent", "Export the plan for megatron"),
         (NEMOTRON, "0.16", {"target": "nemo"}, "model.recurrent", "Export the plan for megatron"),
-        (NEMOTRON, "0.18", {"zero": 3}, "zero", "Plan with zero 1."),
-        (NEMOTRON, "0.19", {"offload": {"activation_layers": 2}}, "offload.activation_layers", "activation_layers 0"),
         ({**PAIRS, "qk_norm": "per_head"}, "0.19", {}, "model.qk_norm", "Choose another target"),
         ({**PAIRS, "recurrent": {**PAIRS["recurrent"], "chunk_size": 256}}, "0.19", {}, "model.recurrent", "chunk_size 128"),
         ({**PAIRS, "mtp_num_layers": 1}, "0.19", {}, "model.mtp_num_layers", "Choose another target"),
