@@ -6,7 +6,6 @@ from cost_models.frameworks import FRAMEWORKS
 from cost_models.frameworks.choices import Choices
 from cost_models.job import Job
 from cost_models.specs.model import Model
-from cost_models.specs.training import Framework
 
 
 def is_hybrid(model: Model) -> bool:
@@ -24,15 +23,18 @@ def has_layers(model: Model, choices: Choices) -> bool:
     return model.recurrent is None or model.recurrent.kind in choices.recurrent
 
 
-def or_use(job: Job, *names: Framework) -> str:
-    """The end of a hint, such as ", or use torchtitan": the first of these frameworks that trains the job's model.
+def or_another(job: Job, *, adapted: bool = False) -> str:
+    """The end of a hint, such as ", or use torchtitan": the nearest framework that can do more with the job's model; empty without one.
 
-    Empty where none of them does.
+    Args:
+        job: the job, on a framework that cannot do what was asked.
+        adapted: whether the other framework has to train adapters with dropout and the like, as peft's have.
     """
-    for name in names:
+    for name in job.framework.choices.nearest:
         choices = FRAMEWORKS[name].choices
         towers = choices.towers or not job.training.tower_uses
         sparse = choices.sparse_attention or job.model.indexer is None
-        if towers and sparse and has_layers(job.model, choices):
+        adapters = bool(choices.adapter_features) or not adapted
+        if towers and sparse and adapters and has_layers(job.model, choices):
             return f", or use {name}"
     return ""

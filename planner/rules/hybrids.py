@@ -133,13 +133,13 @@ HYBRID_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "tensor-parallel-unsupported", _tensor, "{framework} cannot split recurrent layers of the kind {mixer} (tp {tp})",
-        "Set tp to 1{or_megatron}.", "transformers' base_model_tp_plan leaves them whole; deepspeed/module_inject/auto_tp.py knows none",
+        "Set tp to 1{or_another}.", "transformers' base_model_tp_plan leaves them whole; deepspeed/module_inject/auto_tp.py knows none",
         frameworks=_WHOLE, when=_any_recurrent, smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "context-parallel-unsupported", _context,
         "{framework} {version} does not carry the state of recurrent layers over context-parallel ranks (cp {cp})",
-        "Set cp to 1{or_megatron}.", "accelerate and DeepSpeed exchange keys and values or heads of attention alone",
+        "Set cp to 1{or_another}.", "accelerate and DeepSpeed exchange keys and values or heads of attention alone",
         frameworks=_WHOLE, when=_any_recurrent, smallest_change="cp {cp} -> 1",
     ),
     Rule(
