@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.export.targets.megatron.hybrid_pattern import MAMBA2, Layers, layers_of_pattern
+from planner.export.targets.megatron.hybrid_settings import HYBRID_MODEL_SINCE, STACKS, STAGES_SINCE
 from planner.export.targets.megatron.layout import numbers_of_pattern
 from planner.export.targets.megatron.names import NAMES, Values
 
@@ -39,6 +40,16 @@ def hybrid_row(values: Values, layers: int) -> dict[str, Any]:
     elif "G" in letters:
         row["recurrent"] = _delta_net(values)
     return row
+
+
+def oldest_release(values: Values) -> str | None:
+    """The first release that takes the settings of a hybrid, where that is later than the planner's default; None for other models.
+
+    Before it, patterns mark no stages and whole layers are not recomputed, so that the default's rules would refuse what runs.
+    """
+    if tuple(values.get("spec", ())) == STACKS[1]:
+        return HYBRID_MODEL_SINCE
+    return STAGES_SINCE if "hybrid_layer_pattern" in values else None
 
 
 def _mamba2(values: Values) -> dict[str, Any]:

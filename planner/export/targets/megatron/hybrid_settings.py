@@ -30,6 +30,7 @@ _BEYOND = (
     "A plan does not say a model's activation function. The published hybrids without gated MLPs, Nemotron-H and its successors, have squared "
     "ReLU, for which --squared-relu stands; leave it out for GELU."
 )
+_SHARE = "A plan does not say what share of a head turns with its position: add --rotary-percent where that is not all of it (0.5 in Bamba)."
 _ZERO_CENTRED = (
     "--apply-layernorm-1p and --rotary-percent 0.25 are those of Qwen3-Next and Qwen3.5, whose gated attention this model has; they cost "
     "nothing, and another model's may differ."
@@ -151,5 +152,6 @@ def packages_of(q: Quantities) -> tuple[str, ...]:
 def beyond_the_plan(q: Quantities) -> tuple[str, ...]:
     """What was written of a hybrid although the plan does not say it, as notes."""
     if has_pattern(q):
-        return () if q.peek("model.gated_mlp") else (_BEYOND,)
+        turns = q.peek("model.position_embedding") == "rope"
+        return (*(() if q.peek("model.gated_mlp") else (_BEYOND,)), *((_SHARE,) if turns else ()))
     return (_ZERO_CENTRED,) if q.peek("model.recurrent") is not None and is_qwen(q) else ()

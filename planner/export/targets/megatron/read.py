@@ -17,6 +17,7 @@ from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS, OFFLOAD_VERSION
 from planner.export.targets.megatron.hybrid_pattern import layers_of_pattern
+from planner.export.targets.megatron.hybrid_row import oldest_release
 from planner.export.targets.megatron.hybrid_settings import STACKS
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
@@ -60,6 +61,8 @@ def read(settings: Settings) -> RowParts:
     values = _values(settings)
     world_size = read_launch(settings)
     training = training_row(values)
+    if (release := oldest_release(values)) is not None:
+        training["framework_version"] = release
     # Before core 0.10 local layers had a flash kernel too, for which the option asked.
     flash = settings.has(FLASH) and values.get("attention_backend") == "flash"
     if flash and training.get("attention") == "math":

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.layers.parameters import count_parameters
 from megatron_plans import HYBRIDS, PAIRS, RECOMPUTED, row_of
 from planner.export.import_config import import_config
 from planner.export.imported_row import Overrides
@@ -107,3 +108,31 @@ def test_what_no_argument_says_of_a_hybrid_is_refused(
 def test_blocks_are_layers_or_halves_of_them(text: str, unit: int, found: Layers | None):
     """Pairs in every stage are layers of a mixer and its MLP, unless an odd number of blocks is recomputed together."""
     assert layers_of_pattern(text, unit=unit) == found
+
+
+@pytest.mark.parametrize(("version", "read"), [("0.17", "0.17"), ("0.18", "0.18"), ("0.19", "0.18")])
+def test_a_hybrids_file_is_read_for_a_release_that_takes_it(version: str, read: str):
+    """Stages in the pattern came with 0.17 and its program's new name with 0.18; the planner's default is 0.16, which has neither."""
+    words = " ".join(f"'{word}'" for word in hybrid_launch(NEMOTRON, version, tp=2, pp=2, vpp=2).command)
+    row = import_config([InputFile("run.sh", f"torchrun {words}")], given=Overrides(cluster=CLUSTER)).row
+    assert row["training"]["framework_version"] == read
+    assert launch_plan(row).strategy["vpp"] == 2
+
+
+NANO = (
+    "--num-layers 52 --hidden-size 2688 --ffn-hidden-size 1856 --num-attention-heads 32 --group-query-attention --num-query-groups 2 "
+    "--kv-channels 128 --vocab-size 131072 --position-embedding-type none --normalization RMSNorm --squared-relu --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --num-experts 128 --moe-router-topk 6 --moe-shared-expert-intermediate-size 3712 "
+    "--is-hybrid-model --hybrid-override-pattern MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME --mamba-num-heads 64 "
+    "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec --seq-length 8192 --max-position-embeddings 8192 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16"
+)
+"""Nemotron 3 Nano as scripts of 0.16 say it; the width of a head, the state and its groups are the parser's defaults."""
+
+
+def test_a_script_of_nemotron_3_nano_has_its_parameters():
+    """31,577,937,344 in nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, without the buffer that balances its experts."""
+    text = f"torchrun pretrain_mamba.py {NANO.replace('*', chr(92) + '*')}"
+    found = import_config([InputFile("run.sh", text)], given=Overrides(cluster=CLUSTER))
+    assert (found.unknown, found.missing) == ([], ())
+    assert count_parameters(launch_plan(found.row).job.model).total == 31_577_937_344
