@@ -156,12 +156,12 @@ HYBRID_RULES: tuple[Rule, ...] = (
     Rule(
         "virtual-stages-unsupported", _virtual, "megatron {version} has no virtual stages for models with Mamba layers (vpp {vpp})",
         "Set vpp to 1, or use framework_version 0.17 or later, whose --hybrid-layer-pattern marks stages.", _PATTERN,
-        frameworks=_SPLITS, until="0.17", when=_mamba2, smallest_change="vpp {vpp} -> 1",
+        frameworks=_SPLITS, until="0.17", when=_stacked, smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
         "split-unsupported", _uneven, "megatron {version} gives every stage of a model with Mamba layers equally many, not {layers_per_stage}",
         "Use a pp that divides the layers, or framework_version 0.17 or later, whose --hybrid-layer-pattern marks stages.", _PATTERN,
-        frameworks=_SPLITS, until="0.17", when=_mamba2,
+        frameworks=_SPLITS, until="0.17", when=_stacked,
     ),
     # What the stack of blocks does not do, although Megatron's other models do it.
     Rule(
