@@ -36,18 +36,51 @@ PLANS: tuple[tuple[str, str, int, dict[str, Any], dict[str, Any]], ...] = (
     ("llama-3.1-8b", "b200", 1, {"precision": "fp8", "param_dtype": "fp8"}, {"cp": 2, "cp_comm": "allgather"}),
 )  # fmt: skip
 
+PAIRS: dict[str, Any] = {
+    "name": "pairs", "num_layers": 12, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 6144,
+    "vocab_size": 32000, "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 4,
+    "recurrent": {"kind": "mamba2", "num_heads": 64, "head_dim": 64, "num_groups": 8, "chunk_size": 128},
+}  # fmt: skip
+"""A model of Bamba's kind: every layer has an MLP behind Mamba-2 or attention."""
+HYBRIDS: tuple[tuple[str | dict[str, Any], str, int, dict[str, Any], dict[str, Any]], ...] = (
+    ("nemotron-h-8b", "h100", 8, {}, {"tp": 2}),
+    ("nemotron-h-8b", "h100", 8, {}, {"tp": 2, "pp": 2, "vpp": 2, "recompute": "selective"}),
+    ("nemotron-h-56b", "h100", 8, {}, {"tp": 8, "pp": 4, "layers_per_stage": [29, 30, 30, 29]}),
+    ("nemotron-3-nano-30b-a3b", "h100", 8, {}, {"tp": 2, "pp": 2, "ep": 8, "etp": 1}),
+    ("nemotron-nano-9b-v2", "h100", 8, {}, {"tp": 4, "cp": 2}),
+    (PAIRS, "h100", 8, {}, {"tp": 2, "pp": 2, "vpp": 3}),
+    ("qwen3-next-80b-a3b", "h100", 8, {}, {"tp": 2, "pp": 2, "ep": 8, "etp": 1}),
+    ("qwen3-next-80b-a3b", "h100", 8, {"precision": "fp8"}, {
+        "pp": 4, "ep": 8, "layers_per_stage": [11, 13, 13, 11], "recompute": "full",
+    }),
+)  # fmt: skip
+"""Plans of hybrids that every release since 0.17 can be told."""
+RECOMPUTED: tuple[tuple[str | dict[str, Any], str, int, dict[str, Any], dict[str, Any]], ...] = (
+    ("nemotron-h-8b", "h100", 8, {}, {"tp": 2, "pp": 4, "recompute": "full"}),
+    (PAIRS, "h100", 8, {}, {"tp": 2, "pp": 2, "recompute": "full"}),
+    (PAIRS, "h100", 8, {}, {"tp": 2, "pp": 2, "recompute": "full", "recompute_method": "block", "recompute_num_layers": 2}),
+)  # fmt: skip
+"""Those that 0.18 and later can be told."""
+
 
 def planned(case: int, framework_version: str, **further: Any) -> LaunchPlan:
     """One of the plans, on a release of Megatron Core, with further fields of the training."""
-    model, gpu, nodes, training, strategy = PLANS[case]
-    return launch_plan({
-        "model": {"preset": model}, "cluster": {"preset": GPUS[gpu], "num_nodes": nodes},
+    return launch_plan(row_of(PLANS[case], framework_version, **further))
+
+
+def row_of(
+    case: tuple[str | dict[str, Any], str, int, dict[str, Any], dict[str, Any]], framework_version: str, **further: Any
+) -> dict[str, Any]:
+    """The row of a plan in these tables."""
+    model, gpu, nodes, training, strategy = case
+    return {
+        "model": {"preset": model} if isinstance(model, str) else model, "cluster": {"preset": GPUS[gpu], "num_nodes": nodes},
         "training": {
             "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
             "framework_version": framework_version, **training, **further,
         },
         "strategy": {"micro_batch_size": 1, **strategy},
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 MODELS = (

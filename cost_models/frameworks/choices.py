@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cost_models.specs.adapter import AdapterFeature, QuantizedBase
 from cost_models.specs.method import CompressionKind, SyncMethod
 from cost_models.specs.recurrent import RecurrentKind
-from cost_models.specs.training import Precision, Recipe
+from cost_models.specs.training import Framework, Precision, Recipe
 from cost_models.strategies.fields import (
     CpComm,
     MoeDispatcher,
@@ -129,6 +129,8 @@ class Choices:
     """Encoders of images and sounds can be trained in front of a text model."""
     splits_towers: bool = False
     """Some of them are split over tensor-parallel ranks; elsewhere each rank runs all of an encoder."""
+    nearest: tuple[Framework, ...] = ()
+    """Frameworks that hints may name for what this one has not, the most alike first."""
     recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
     """What `training.recipe` can ask for."""
     syncs: frozenset[SyncMethod] = frozenset()

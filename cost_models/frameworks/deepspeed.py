@@ -175,7 +175,7 @@ CHOICES: Final = Choices(
     # DeepSpeed's readers of NVMe drives pipeline; its other swapper, and state in host memory, do not.
     offload_places=frozenset(OffloadDevice), offload_overlaps=frozenset(OptimizerOverlap),
     # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
-    recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
+    recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True, nearest=("megatron",),
     tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
 )  # fmt: skip
 

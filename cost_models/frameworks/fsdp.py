@@ -50,7 +50,7 @@ CHOICES: Final = Choices(
     dispatchers=(MoeDispatcher.ALLTOALL,),
     # transformers' modules: models/nemotron_h, jamba, qwen3_next, lfm2 and falcon_h1.
     recurrent=frozenset(RECURRENT_KINDS), recurrent_beside_attention=True,
-    pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
+    nearest=("torchtitan", "megatron"), pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
     recompute_counts=False, tp_overlap=False,
     # Hooks of DistributedDataParallel (torch/distributed/algorithms/ddp_comm_hooks), and BlueFog and BytePS, which wrap it.
     syncs=frozenset({"local-sgd", "gossip", "parameter-server"}), compressions=frozenset({"fp16", "bf16", "powersgd"}),

@@ -25,8 +25,10 @@ NOTHING: tuple[Any, ...] = (None, False, 0, "none", ())
 """Values that ask a target for nothing."""
 
 
-_DESCRIPTIONS = frozenset({"training.towers", "model.recurrent"})
+_DESCRIPTIONS = frozenset({"training.towers", "model.recurrent", "training.document_lengths"})
 """Fields whose values are whole descriptions."""
+_WRITTEN_AS = {"training.mean_document_length": "training.document_lengths"}
+"""Fields that follow from another one where that is given: errors name what was written."""
 
 
 class FieldNotExpressibleError(NotExpressibleError):
@@ -125,6 +127,8 @@ class Quantities(Mapping[str, Any]):
         self, field: str, *, why: str, nearest: Mapping[str, Any] | None = None, **hint: str
     ) -> FieldNotExpressibleError:
         """The error that the target cannot say the value of a field; a `hint` where no other target can either."""
+        written = _WRITTEN_AS.get(field, field)
+        field = written if written in self._values else field
         return FieldNotExpressibleError(
             field, self._values.get(field), self.target, self.version, why=why, nearest=nearest, **hint
         )

@@ -56,13 +56,13 @@ def _unshardable_base(job: Job) -> bool:
 ADAPTER_RULES: tuple[Rule, ...] = (
     Rule(
         "adapter-unsupported", _split_by_tensor, "{framework} cannot combine peft's adapters with tensor parallelism (tp {tp})",
-        "Set tp to 1 and shard with zero 3, or use megatron.",
+        "Set tp to 1 and shard with zero 3{or_adapted}.",
         "peft/tuners/lora/layer.py: an adapter is made of whole linear layers beside the base's", frameworks=_PEFT,
         when=_any_adapter, smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "adapter-unsupported", _pipelined, "{framework} cannot combine peft's adapters with a pipeline (pp {pp})",
-        "Set pp to 1 and shard with zero 3, or use megatron.", "deepspeed/runtime/pipe/module.py takes a list of its own layers",
+        "Set pp to 1 and shard with zero 3{or_adapted}.", "deepspeed/runtime/pipe/module.py takes a list of its own layers",
         frameworks=_PEFT, when=_any_adapter, smallest_change="pp {pp} -> 1",
     ),
     # Its gradients are reduced over the ranks of a sequence as FSDP2's shards are; without FSDP2 nobody reduces them.

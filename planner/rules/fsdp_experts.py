@@ -67,7 +67,7 @@ FSDP_EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "expert-parallel-unsupported", _experts_used,
         "{framework} has expert parallelism by transformers 5.23 of November 2026, which is newer than this job's software (ep {ep})",
-        "Set ep to 1, set training.software_date to 2026-11 or later if transformers 5.23 is installed, or use torchtitan.",
+        "Set ep to 1, set training.software_date to 2026-11 or later if transformers 5.23 is installed{or_another}.",
         f"{_CONFIG} (ep_size); accelerate/parallelism_config.py has no such degree",
         frameworks=_FSDP, when=_exchanges_nothing, smallest_change="ep {ep} -> 1",
     ),
@@ -92,7 +92,7 @@ FSDP_EXPERT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "expert-parallel-unsupported", _with_context, "{framework} cannot combine ep {ep} with context parallelism (cp {cp})",
-        "Set cp or ep to 1, or use torchtitan.", f"{_CONFIG} has no such degree",
+        "Set cp or ep to 1{or_another}.", f"{_CONFIG} has no such degree",
         frameworks=_FSDP, when=_exchanges, smallest_change="cp {cp} -> 1",
     ),
     # Accelerate's tensor parallelism, which has sequence parallelism, finds no module left to split.

@@ -131,7 +131,7 @@ def _cuda_graphs(job: Job) -> bool:
 PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         "pipeline-unsupported", _pipeline, "{framework} has no pipeline parallelism (pp {pp})",
-        "Set pp to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
+        "Set pp to 1{or_another}.", "accelerate/parallelism_config.py has no such degree",
         frameworks=frameworks_where(lambda facts: not facts.choices.pipelines), smallest_change="pp {pp} -> 1",
     ),
     Rule(

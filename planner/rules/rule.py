@@ -20,6 +20,7 @@ from cost_models.job import Job
 from cost_models.specs.training import Framework, Training
 from cost_models.strategies.fields import FIELD, NAMES
 from cost_models.strategies.strategy import ARRAY_FIELDS, Bools, Codes, Floats, Strategies
+from planner.rules.elsewhere import or_another
 
 Violated = Callable[[Job, Strategies], Bools]
 # Values that a hint lists before it breaks off with "…"; the divisors of the usual numbers of heads all fit.
@@ -161,6 +162,7 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
         "mixer": model.recurrent.kind if model.recurrent else "a single block",
         "mixer_heads": mixer_heads, "mixer_groups": mixer_groups, "mixer_tp_options": listed(mixer_tp),
         "mixer_tp_fit": max((t for t in mixer_tp if t <= tp), default=1),
+        "or_another": or_another(job), "or_adapted": or_another(job, adapted=True),
         "optimizer_zeros": _stages_with_optimizer(training),
         "layers_per_stage": list(strategies.layouts.table[row["layout"]].layers),
     }  # fmt: skip

@@ -47,7 +47,7 @@ def _any_split(job: Job) -> bool:
 TOWER_RULES: tuple[Rule, ...] = (
     Rule(
         "pipeline-unsupported", _pipelined, "{framework} cannot put a model with a vision or audio tower into a pipeline (pp {pp})",
-        "Set pp to 1 and shard with zero 3, or use megatron.",
+        "Set pp to 1 and shard with zero 3{or_another}.",
         "deepspeed/runtime/pipe/module.py takes a list of layers, each of which hands one tensor to the next",
         frameworks=_HF_MODULES, when=_any_tower, smallest_change="pp {pp} -> 1",
     ),
@@ -55,7 +55,7 @@ TOWER_RULES: tuple[Rule, ...] = (
     Rule(
         "context-parallel-unsupported", _context,
         "{framework} cannot split the sequences of a model with a vision or audio tower (cp {cp})",
-        "Set cp to 1, or use megatron.",
+        "Set cp to 1{or_another}.",
         "transformers/models/qwen2_5_vl/modeling_qwen2_5_vl.py (get_placeholder_mask wants as many features as placeholders)",
         frameworks=_HF_MODULES, when=_any_tower, smallest_change="cp {cp} -> 1",
     ),

@@ -105,7 +105,7 @@ def ask(line: typing.Mapping[str, Any]) -> dict[str, Any]:
             else:
                 os.environ[name] = value
     found = {name: plain(value) for name, value in vars(args).items()}
-    return {"args": found, "layout": layout(config)}
+    return {"args": found, "layout": layout(config), "blocks": blocks(args)}
 
 
 def _config(args: Any) -> Any:
@@ -123,6 +123,32 @@ def layout(config: Any) -> list[int] | None:
     table = parsed.layout
     chunks = len(table[0])
     return [sum(each.name == "decoder" for each in rank[chunk]) for chunk in range(chunks) for rank in table]
+
+
+def blocks(args: Any) -> list[str] | None:
+    """The blocks of each virtual stage of a hybrid, in model order, by the framework's own function; None without a pattern."""
+    import torch
+
+    if args.hybrid_layer_pattern is None:
+        return None
+    try:
+        from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
+    except ImportError:
+        from megatron.core.ssm import mamba_hybrid_layer_allocation as allocation
+    # It logs what it chose, through process groups.
+    allocation.log_on_each_pipeline_stage = lambda *_, **__: None
+    pp, chunks = args.pipeline_model_parallel_size, args.virtual_pipeline_model_parallel_size
+    kept = torch.distributed.get_rank, torch.distributed.get_world_size
+    # A rank stands for its process group, of which the function asks these two numbers and nothing else.
+    torch.distributed.get_rank, torch.distributed.get_world_size = lambda rank: rank, lambda _: pp
+    try:
+        return [
+            "".join(allocation.select_pipeline_segment(args.hybrid_layer_pattern, rank, chunk)[0])
+            for chunk in (range(chunks) if chunks else [None])
+            for rank in range(pp)
+        ]
+    finally:
+        torch.distributed.get_rank, torch.distributed.get_world_size = kept
 
 
 def plain(value: Any) -> Any:

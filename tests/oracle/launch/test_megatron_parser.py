@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from megatron_plans import CAPABILITY, PLANS, planned
-from planner.export.launch_plan import LaunchPlan
+from megatron_plans import CAPABILITY, HYBRIDS, PLANS, RECOMPUTED, planned, row_of
+from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.export.quantities import Quantities
 from planner.export.target import Launch
 from planner.export.targets import TARGETS
@@ -30,7 +30,10 @@ TYPOS = (
 
 def exported(release: str, case: int) -> tuple[LaunchPlan, Launch]:
     version = release.rpartition(".")[0]
-    plan = planned(case, version)
+    return told(planned(case, version), version)
+
+
+def told(plan: LaunchPlan, version: str) -> tuple[LaunchPlan, Launch]:
     quantities = Quantities(plan, target="megatron", version=version)
     launch = TARGETS["megatron"].write(quantities)
     quantities.finish()
@@ -110,6 +113,44 @@ def expected(plan: LaunchPlan) -> dict[str, Any]:
     return found | (_mixture(plan) if "moe" in m else {"num_experts": None, "ffn_hidden_size": m["intermediate_size"]})
 
 
+def expected_hybrid(plan: LaunchPlan) -> dict[str, Any]:
+    """What the arguments hold for a plan of a hybrid, worked out from the plan alone, beside what is the same for every model."""
+    s, m = plan.strategy, plan.model
+    r = m["recurrent"]
+    found = {
+        "tensor_model_parallel_size": s["tp"], "pipeline_model_parallel_size": s["pp"], "context_parallel_size": s["cp"],
+        "data_parallel_size": s["dp"], "virtual_pipeline_model_parallel_size": s["vpp"] if s["vpp"] > 1 else None,
+        "hidden_size": m["hidden_size"], "qk_layernorm": m["qk_norm"] == "per_head", "attention_output_gate": m["attention_gate"],
+        "recompute_granularity": None if s["recompute"] == "none" else s["recompute"], "swiglu": m["gated_mlp"],
+        "expert_model_parallel_size": s["ep"], "num_experts": m["moe"]["num_experts"] if "moe" in m else None,
+    }  # fmt: skip
+    if r["kind"] == "gated-delta-net":
+        return found | {
+            "num_layers": m["num_layers"], "hybrid_layer_pattern": None, "experimental_attention_variant": "gated_delta_net",
+            "linear_attention_freq": [int(each == "linear_attention") for each in m["layer_types"]],
+            "linear_num_key_heads": r["num_groups"], "linear_num_value_heads": r["num_heads"], "linear_key_head_dim": r["state_size"],
+            "linear_value_head_dim": r["head_dim"], "linear_conv_kernel_dim": r["conv_kernel"], "rotary_percent": 0.25,
+            "layernorm_zero_centered_gamma": True, "moe_shared_expert_gate": True,
+        }  # fmt: skip
+    blocks = 1 if m.get("single_block_layers") else 2
+    return found | {
+        "num_layers": blocks * m["num_layers"], "mamba_num_heads": r["num_heads"], "mamba_head_dim": r["head_dim"],
+        "mamba_num_groups": r["num_groups"], "mamba_state_dim": r["state_size"], "squared_relu": not m["gated_mlp"],
+        "recompute_num_layers": blocks * (s["recompute_num_layers"] or 1) if s["recompute"] == "full" else None,
+    }  # fmt: skip
+
+
+def expected_blocks(plan: LaunchPlan) -> list[str] | None:
+    """The blocks of each virtual stage."""
+    m = plan.model
+    if m["recurrent"]["kind"] != "mamba2":
+        return None
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    layers = [letters[each] + ("" if m.get("single_block_layers") else "-") for each in m["layer_types"]]
+    starts = [sum(plan.layers_per_stage[:stage]) for stage in range(len(plan.layers_per_stage))]
+    return ["".join(layers[start : start + count]) for start, count in zip(starts, plan.layers_per_stage, strict=True)]
+
+
 def _mixture(plan: LaunchPlan) -> dict[str, Any]:
     s, moe = plan.strategy, plan.model["moe"]
     frequency = list(moe["moe_layer_freq"])
@@ -131,7 +172,14 @@ def test_megatron_understands_what_the_plan_says(release: str):
     lines = [line(plan, launch.command, launch) for plan, launch in cases]
     mock = [line(plan, launch.mock_command, launch) for plan, launch in cases]
     wrong = [{**mock[0], "words": [*mock[0]["words"], *typo.split()]} for typo in TYPOS]
-    answers = asked(release, [*lines, *mock, *wrong])
+    version = release.rpartition(".")[0]
+    hybrids = [
+        told(launch_plan(row_of(case, version)), version) for case in (*HYBRIDS, *(RECOMPUTED if version != "0.17" else ()))
+    ]  # fmt: skip
+    of_hybrids = [line(plan, launch.mock_command, launch) for plan, launch in hybrids]
+    answers = asked(release, [*lines, *mock, *wrong, *of_hybrids])
+    _check_hybrids([plan for plan, _ in hybrids], answers[-len(hybrids) :])
+    answers = answers[: -len(hybrids)]
     for (plan, _), answer, mocked in zip(cases, answers, answers[len(cases) :], strict=False):
         assert "error" not in answer, answer["error"]
         assert "error" not in mocked, mocked["error"]
@@ -142,3 +190,12 @@ def test_megatron_understands_what_the_plan_says(release: str):
         else:
             assert len(set(plan.layers_per_stage)) == 1
     assert [typo for typo, answer in zip(TYPOS, answers[2 * len(cases) :], strict=True) if "error" not in answer] == []
+
+
+def _check_hybrids(plans: list[LaunchPlan], answers: list[dict[str, Any]]) -> None:
+    for plan, answer in zip(plans, answers, strict=True):
+        assert "error" not in answer, answer["error"]
+        args, wanted = answer["args"], expected_hybrid(plan)
+        assert {name: args[name] for name in wanted} == wanted
+        assert answer["blocks"] == expected_blocks(plan)
+        assert answer["layout"] is None or tuple(answer["layout"]) == plan.layers_per_stage

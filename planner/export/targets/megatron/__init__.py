@@ -1,4 +1,4 @@
-"""Megatron-LM on Megatron Core 0.14 to 0.19: argument lists of `pretrain_gpt.py`."""
+"""Megatron-LM on Megatron Core 0.14 to 0.19: argument lists of `pretrain_gpt.py` and of the programs that train hybrids."""
 
 from __future__ import annotations
 

@@ -98,10 +98,13 @@ PLACES: Mapping[tuple[Part, str], Attribute] = {place: each for each in ATTRIBUT
 ELSEWHERE = frozenset({
     "swiglu", "bf16", "fp16", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "group_query_attention", "max_position_embeddings",
     "experimental_attention_variant", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff",
-    "dsa_indexer_use_sparse_loss", "dsa_kernel_backend", "apply_rope_fusion",
+    "dsa_indexer_use_sparse_loss", "dsa_kernel_backend", "apply_rope_fusion", "linear_attention_freq", "linear_conv_kernel_dim",
+    "linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "hybrid_layer_pattern",
+    "is_hybrid_model", "hybrid_override_pattern", "spec", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+    "apply_layernorm_1p", "rotary_percent", "squared_relu",
 })  # fmt: skip
 """Settings that `attributes` says in several attributes, or that have none: positions have no limit, and their tables as many rows
-as a sequence has tokens; a model with sparse attention is refused by the front ends' writers."""
+as a sequence has tokens; models with sparse attention and hybrids are refused by the front ends' writers."""
 
 
 def attributes(values: Values) -> Attributes:

@@ -7,6 +7,8 @@ from typing import Any
 
 from cost_models.frameworks.releases import precedes
 from planner.export.quantities import Quantities
+from planner.export.targets.megatron.hybrid_pattern import blocks_per_layer, has_pattern
+from planner.export.targets.megatron.hybrid_settings import hybrid_settings
 from planner.export.targets.megatron.layout import pattern
 from planner.export.targets.megatron.names import Values
 
@@ -23,7 +25,7 @@ def model_settings(q: Quantities) -> Values:
     """The settings of the model's shape, or a refusal."""
     _check_parts(q)
     found: Values = {
-        "num_layers": q["model.num_layers"],
+        "num_layers": q["model.num_layers"] * blocks_per_layer(q),
         "hidden_size": q["model.hidden_size"],
         "num_attention_heads": q["model.num_attention_heads"],
         "normalization": NORMS[q["model.norm"]],
@@ -34,7 +36,16 @@ def model_settings(q: Quantities) -> Values:
         "attention_output_gate": bool(q["model.attention_gate"]),
         "mtp_num_layers": q["model.mtp_num_layers"] or None,
     }
-    return {**found, **_widths(q), **_positions(q), **_attention(q), **_windows(q), **_biases(q), **_mixture(q)}
+    return {
+        **found,
+        **_widths(q),
+        **_positions(q),
+        **_attention(q),
+        **_windows(q),
+        **_biases(q),
+        **_mixture(q),
+        **hybrid_settings(q),
+    }
 
 
 def _check_parts(q: Quantities) -> None:
@@ -134,7 +145,8 @@ def _mixture(q: Quantities) -> Values:
         "moe_ffn_hidden_size": moe["expert_intermediate_size"],
         "moe_expert_capacity_factor": moe["capacity_factor"],
     }
-    if not all(moe["moe_layer_freq"]):
+    # The pattern of a hybrid's blocks says which of them have experts.
+    if not all(moe["moe_layer_freq"]) and not has_pattern(q):
         found["moe_layer_freq"] = pattern(moe["moe_layer_freq"])
     shared = moe["num_shared_experts"] * moe["shared_expert_intermediate_size"]
     if shared:

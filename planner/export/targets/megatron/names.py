@@ -60,6 +60,7 @@ _MOE = _model("moe")
 _ZERO = ("zero",)
 _PRECISION = _training("precision", "param_dtype")
 _STATES = _training("optimizer_state_dtype")
+_STAGES = ("layers_per_stage", "vpp")
 
 PARALLELISM: tuple[Name, ...] = (
     Name("tensor_model_parallel_size", ("tp",), default=1),
@@ -177,8 +178,8 @@ MODEL: tuple[Name, ...] = (
     Name("qk_head_dim", _model("mla"), default=128),
     Name("qk_pos_emb_head_dim", _model("mla"), default=64),
     Name("v_head_dim", _model("mla"), default=128),
-    # Sparse attention with an indexer; the parser has these from 0.19 on, made from TransformerConfig.
-    Name("experimental_attention_variant", _model("mla"), "text", since="0.19"),
+    # Sparse attention with an indexer, whose arguments the parser has from 0.19 on, or gated delta nets.
+    Name("experimental_attention_variant", _model("mla", "recurrent"), "text", since="0.16"),
     Name("dsa_indexer_n_heads", _model("mla"), since="0.19"),
     Name("dsa_indexer_head_dim", _model("mla"), since="0.19"),
     Name("dsa_indexer_topk", _model("mla"), since="0.19"),
@@ -186,6 +187,27 @@ MODEL: tuple[Name, ...] = (
     Name("dsa_indexer_use_sparse_loss", _model("mla"), "switch", since="0.19"),
     Name("dsa_kernel_backend", _model("mla"), "text", since="0.19", default="none"),
     Name("apply_rope_fusion", _model("mla"), "off", "--no-rope-fusion"),
+    # 1 for a layer with a gated delta net; a number N gives every N-th layer attention.
+    Name("linear_attention_freq", _model("recurrent", "layer_types"), "pattern", since="0.16"),
+    Name("linear_conv_kernel_dim", _model("recurrent"), since="0.16", default=4),
+    Name("linear_key_head_dim", _model("recurrent"), since="0.16", default=128),
+    Name("linear_value_head_dim", _model("recurrent"), since="0.16", default=128),
+    Name("linear_num_key_heads", _model("recurrent"), since="0.16", default=16),
+    Name("linear_num_value_heads", _model("recurrent"), since="0.16", default=32),
+    # The blocks of a hybrid, with its stages; --num-layers follows from it.
+    Name("hybrid_layer_pattern", (*_model("layer_types", "single_block_layers"), *_STAGES), "text", since="0.17"),
+    # Before, when it marked no stages; still taken.
+    Name("is_hybrid_model", (), "switch"),
+    Name("hybrid_override_pattern", (*_model("layer_types", "single_block_layers"), *_STAGES), "text"),
+    Name("spec", (), "texts"),
+    # Unset, twice the hidden size over the width of a head.
+    Name("mamba_num_heads", _model("recurrent")),
+    Name("mamba_head_dim", _model("recurrent"), default=64),
+    Name("mamba_num_groups", _model("recurrent"), default=8),
+    Name("mamba_state_dim", _model("recurrent"), default=128),
+    # These cost nothing.
+    Name("apply_layernorm_1p", (), "switch"),
+    Name("rotary_percent", (), "float", default=1.0),
 )  # fmt: skip
 EXPERTS: tuple[Name, ...] = (
     Name("num_experts", _MOE),

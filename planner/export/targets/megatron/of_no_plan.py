@@ -32,7 +32,7 @@ no-yarn-correction-range-round-to-int non-persistent-ckpt-type non-persistent-gl
 non-persistent-local-ckpt-dir non-persistent-save-interval norm-epsilon null-tokenizer-eod-id null-tokenizer-pad-id
 num-dataset-builder-threads num-workers one-logger-async one-logger-project one-logger-run-name override-opt-param-scheduler
 override-opt_param-scheduler persistent-save-interval pretrained-checkpoint profile profile-ranks profile-step-end profile-step-start
-record-memory-history rerun-mode reset-position-ids rope-scaling-factor rope-type rotary-base rotary-interleaved rotary-percent
+record-memory-history rerun-mode reset-position-ids rope-scaling-factor rope-type rotary-base rotary-interleaved
 rotary-scaling-factor rotary-seq-len-interpolation-factor save save-dgrads-interval save-interval save-params-interval
 save-retain-interval save-tokens-per-expert-interval save-wgrads-interval seed skip-train split start-eval-at-iter start-weight-decay
 straggler-ctrlr-port straggler-minmax-count tensorboard-dir tensorboard-log-interval tensorboard-queue-size test-data-path

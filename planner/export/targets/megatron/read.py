@@ -16,6 +16,9 @@ from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS, OFFLOAD_VERSION
+from planner.export.targets.megatron.hybrid_pattern import layers_of_pattern
+from planner.export.targets.megatron.hybrid_row import oldest_release
+from planner.export.targets.megatron.hybrid_settings import STACKS
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
 from planner.export.targets.megatron.names import ALL, NAMES, Name, Values
@@ -37,7 +40,7 @@ READABLE: Mapping[str, Collection[str]] = {
     "megatron_fsdp_grad_comm_dtype": _FSDP_DTYPES, "cuda_graph_impl": {"none", "local", "transformer_engine", "full_iteration"},
     "transformer_impl": {"local", "transformer_engine"}, "fp8_recipe": FP8_FORMATS, "fp8": {"e4m3", "hybrid"}, "fp4": {"e2m1"},
     "fp4_recipe": {"nvfp4"}, "optimizer": {"adam", "sgd", "muon", "dist_muon", "lion"}, "moe_token_dispatcher_type": {"allgather", "alltoall", "flex"},
-    "moe_flex_dispatcher_backend": {"deepep", "hybridep"},
+    "moe_flex_dispatcher_backend": {"deepep", "hybridep"}, "experimental_attention_variant": {"dsa", "gated_delta_net"},
 }  # fmt: skip
 """The values of texts that a row has a word for; others stay unknown."""
 _PAIRS = {"attention_dropout": "--hidden-dropout", "exp_avg_sq_dtype": "--exp-avg-dtype"}
@@ -58,6 +61,8 @@ def read(settings: Settings) -> RowParts:
     values = _values(settings)
     world_size = read_launch(settings)
     training = training_row(values)
+    if (release := oldest_release(values)) is not None:
+        training["framework_version"] = release
     # Before core 0.10 local layers had a flash kernel too, for which the option asked.
     flash = settings.has(FLASH) and values.get("attention_backend") == "flash"
     if flash and training.get("attention") == "math":
@@ -152,6 +157,9 @@ def _read_value(name: Name, given: Any) -> Any:
     if name.kind == "texts":
         texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, tuple) else ()
         known = READABLE.get(name.name)
+        # Another stack has other layers than its pattern's letters say.
+        if name.name == "spec":
+            return texts if texts in STACKS else None
         # One transport for all layers is all that a row can say.
         if known is not None and (len(set(texts)) != 1 or texts[0] not in known):
             return None
@@ -176,6 +184,8 @@ def _read_number(name: Name, given: str) -> int | float | None:
 def _read_text(name: Name, given: str) -> str | None:
     if name.kind == "layout":
         return given if layers_of_layout(given) else None
+    if name.name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
+        return given if layers_of_pattern(given) else None
     if name.name == "window_size":
         return given if re.fullmatch(r"\(?\d{1,9},\s*0\)?", given) else None
     return given if given in READABLE.get(name.name, (given,)) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from planner.export.targets.megatron.hybrid_row import hybrid_layers, hybrid_row
 from planner.export.targets.megatron.layout import layers_of_layout, mtp_stage_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import BIASES, NORMS, POSITIONS
 from planner.export.targets.megatron.names import NAMES, Values
@@ -63,6 +64,9 @@ def _zero(values: Values) -> int:
 
 
 def _layers_per_stage(values: Values, pp: int) -> list[int] | None:
+    hybrid = hybrid_layers(values)
+    if hybrid is not None and len(hybrid.stages) > 1:
+        return list(hybrid.stages)
     layout = values.get("pipeline_model_parallel_layout")
     if layout is not None:
         return list(layers_of_layout(layout) or ()) or None
@@ -87,7 +91,7 @@ def _layers_per_stage(values: Values, pp: int) -> list[int] | None:
 
 
 def _virtual(values: Values, pp: int, split: list[int] | None) -> int:
-    if "pipeline_model_parallel_layout" in values and split:
+    if split and ("pipeline_model_parallel_layout" in values or len(split) > pp):
         return max(len(split) // pp, 1)
     each, layers = values.get("num_layers_per_virtual_pipeline_stage"), values.get("num_layers")
     if each and layers:
@@ -102,6 +106,10 @@ def _recompute(values: Values) -> Part:
     if kind != "full":
         return {"recompute": "none"}
     method, count = values.get("recompute_method"), values.get("recompute_num_layers")
+    hybrid = hybrid_layers(values)
+    # Each of a hybrid's blocks counts as a layer.
+    if hybrid is not None and not hybrid.single and count:
+        count //= 2
     if (method, count) == ("uniform", 1):
         return {"recompute": "full"}
     return {"recompute": "full", "recompute_method": method, "recompute_num_layers": count}
@@ -179,10 +187,15 @@ def _graphs(values: Values) -> bool:
 def model_row(values: Values) -> Part:
     """The model; empty where its layers or width are not said."""
     layers, hidden, heads = (values.get(name) for name in ("num_layers", "hidden_size", "num_attention_heads"))
+    hybrid = hybrid_layers(values)
+    # The pattern overrides --num-layers (validate_args).
+    layers = layers if hybrid is None else len(hybrid.blocks)
     if not (layers and hidden):
         return {}
     gated = _of(values, "swiglu")
     moe = _mixture(values, layers)
+    if moe is not None and hybrid is not None:
+        moe = moe | {"moe_layer_freq": hybrid.moe} if any(hybrid.moe) else None
     # The parser's own widths, where none is said (validate_args).
     width = values.get("ffn_hidden_size") or (int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden)
     biases = {told: said for said, told in BIASES.items()}
@@ -200,6 +213,7 @@ def model_row(values: Values) -> Part:
         "qk_norm": "per_head" if _of(values, "qk_layernorm") else "none",
         "attention_gate": _of(values, "attention_output_gate"), "attention_sinks": _of(values, "softmax_type") == "learnable",
         "mtp_num_layers": values.get("mtp_num_layers"), "moe": moe, **_heads(values, heads), **_windows(values, layers),
+        **hybrid_row(values, layers),
     })  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cost_models.frameworks.optimizers import LAYER_WISE_LAYOUT_SINCE
 from cost_models.frameworks.releases import precedes
 from planner.export.quantities import Quantities
+from planner.export.targets.megatron.hybrid_pattern import blocks_per_layer, has_pattern
 from planner.export.targets.megatron.layout import pipeline_layout
 from planner.export.targets.megatron.names import Values
 
@@ -67,7 +68,8 @@ def _pipeline(q: Quantities) -> Values:
     q.implied("schedule", "interleaved" if vpp > 1 else "1f1b", why="its schedule follows from the virtual stages")
     # Stages lie on the nodes in the order of their ranks, which the launch line keeps.
     said_elsewhere(q, "pool_per_stage", "layers_per_stage", "mtp_stage")
-    if pp == 1:
+    # The pattern of a hybrid's blocks marks its stages itself, and excludes every other way to say them (validate_args).
+    if pp == 1 or has_pattern(q):
         return {}
     if len(set(layers)) == 1 and q.peek("mtp_stage") is None:
         # Without a layout, layers of multi-token prediction follow the last stage's decoder layers.
@@ -125,9 +127,8 @@ def _recompute(q: Quantities) -> Values:
     if kind == "selective":
         return {"recompute_granularity": "selective", "recompute_modules": tuple(modules or ("core_attn",))}
     # Full recomputation needs a method and a count; every layer as a unit of its own is `uniform` with 1.
-    return {
-        "recompute_granularity": "full", "recompute_method": method or "uniform", "recompute_num_layers": count or 1,
-    }  # fmt: skip
+    counted = (count or 1) * blocks_per_layer(q)
+    return {"recompute_granularity": "full", "recompute_method": method or "uniform", "recompute_num_layers": counted}
 
 
 def _offload(q: Quantities) -> Values:

@@ -9,13 +9,12 @@ from cost_models.frameworks.releases import precedes
 from planner.export.quantities import Quantities
 from planner.export.target import Launch
 from planner.export.targets.megatron.environment import environment
+from planner.export.targets.megatron.hybrid_settings import beyond_the_plan, packages_of, script_of
 from planner.export.targets.megatron.model_settings import model_settings
 from planner.export.targets.megatron.names import Name, Values, stated
 from planner.export.targets.megatron.strategy_settings import strategy_settings
 from planner.export.targets.megatron.training_settings import training_settings
 
-SCRIPT = "pretrain_gpt.py"
-"""In the root of Megatron-LM's repository."""
 WHOLE_VOCABULARY_SINCE = "0.18"
 """Before, NullTokenizer adds an end-of-document token to --vocab-size (megatron/core/tokenizers/text/libraries/null_tokenizer.py)."""
 MEMORY_LOG_SINCE = "0.17"
@@ -43,21 +42,25 @@ def core_settings(q: Quantities) -> Values:
 
 
 def write(q: Quantities) -> Launch:
-    """The launch of a plan: the arguments of `pretrain_gpt.py`."""
+    """The launch of a plan: the arguments of `pretrain_gpt.py`, or of the program that trains hybrids."""
     if q.peek("training.adapter") is not None:
         raise q.refusal("training.adapter", why="Megatron-LM has no adapters; megatron-bridge has")
     values = core_settings(q)
     words = tuple(word for name, value in checked(q, values) for word in option(name, value))
     planned = steps(q)
+    script = script_of(q)
     vocabulary = q.peek("model.vocab_size") - int(precedes(q.version, WHOLE_VOCABULARY_SINCE))
     return Launch(
         files=(),
-        command=(SCRIPT, *words, *(("--train-iters", str(planned)) if planned else ())),
-        mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK, *_logged_memory(q)),
+        command=(script, *words, *(("--train-iters", str(planned)) if planned else ())),
+        mock_command=(script, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK, *_logged_memory(q)),
         variables=environment(q),
         checkout=("MEGATRON_LM", "Megatron-LM"),
-        notes=(f"MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v{q.version}.*.",),
-        own_data=(_YOUR_OWN,),
+        notes=(
+            f"MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v{q.version}.*.",
+            *packages_of(q),
+        ),
+        own_data=(_YOUR_OWN, *beyond_the_plan(q)),
     )
 
 

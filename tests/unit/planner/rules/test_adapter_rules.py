@@ -28,8 +28,8 @@ def answer(framework: str, adapter: dict[str, Any], **strategy: Any) -> dict[str
 @pytest.mark.parametrize(
     ("framework", "adapter", "strategy", "code", "remedy"),
     [
-        ("fsdp", {}, {"tp": 2}, "adapter-unsupported", "Set tp to 1"),
-        ("deepspeed", {}, {"pp": 2}, "adapter-unsupported", "Set pp to 1"),
+        ("fsdp", {}, {"tp": 2}, "adapter-unsupported", "Set tp to 1 and shard with zero 3, or use megatron."),
+        ("deepspeed", {}, {"pp": 2}, "adapter-unsupported", "Set pp to 1 and shard with zero 3, or use megatron."),
         ("fsdp", {}, {"cp": 2}, "context-parallel-unsupported", "Set zero to 3"),
         ("fsdp", {"quantized_base": "nf4"}, {"cp": 2, "zero": 3}, "context-parallel-unsupported", "Set cp to 1"),
         ("fsdp", {"quantized_base": "int8"}, {"dp": 2, "zero": 3}, "quantized-base-unsupported", "nf4"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import Document, job_of, llama_model, row_of
+from builders import Document, job_of, llama_model, row_of, with_experts
 from planner.rules import reasons
 
 BASE = {**llama_model(vocab_size=32000), "layer_types": ["linear_attention", "full_attention"] * 16}
@@ -75,3 +75,35 @@ def test_modules_of_transformers_are_not_split(framework: str, recurrent: Docume
 def test_what_a_framework_does_not_have_is_not_divided(recurrent: Document):
     """Megatron has neither, so that no tp and no cp would make these layers run there."""
     assert broken("megatron", recurrent, {"tp": 2, "cp": 2}) == ["layers-unsupported-by-framework"]
+
+
+@pytest.mark.parametrize(
+    ("recurrent", "strategy", "codes"),
+    [
+        (mamba2(128, 8), {"offload": {"activation_layers": 2}}, ["offload-unsupported"]),
+        (DELTA, {"offload": {"activation_layers": 2}}, []),
+        (mamba2(128, 8), {"ep": 4, "overlap": {"moe_all_to_all": True}}, ["overlap-unsupported"]),
+        (DELTA, {"ep": 4, "overlap": {"moe_all_to_all": True}}, []),
+    ],
+)
+def test_the_stack_of_blocks_does_less_than_the_usual_model(recurrent: Document, strategy: Document, codes: list[str]):
+    """megatron/core/models/hybrid of 0.19.2 has no context of offloaded layers and no schedule plan; GPTModel has both."""
+    model = with_experts(BASE) if "ep" in strategy else BASE
+    assert broken("megatron", recurrent, strategy, model, framework_version="0.19") == codes
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "hint"),
+    [
+        ({}, {"pp": 2}, "Set pp to 1, or use torchtitan."),
+        (mamba2(128, 8), {"pp": 2}, "Set pp to 1, or use megatron."),
+        (DELTA, {"cp": 2}, "Set cp to 1, or use megatron."),
+        (SHORT, {"pp": 2}, "Set pp to 1."),
+        (SHORT, {"tp": 2}, "Set tp to 1."),
+    ],
+)
+def test_a_hint_names_a_framework_that_trains_the_model(model: Document, strategy: Document, hint: str):
+    """torchtitan/models has no recurrent layers, Megatron Core has Mamba-2 and gated delta nets, and none of both short convolutions."""
+    hybrid = {**BASE, "recurrent": model} if model else llama_model(vocab_size=32000)
+    job = job_of(hybrid, "fsdp", num_nodes=2, seq_length=4096)
+    assert hint in [reason["hint"] for reason in reasons(job, row_of(job, zero=2, **strategy), 0)]

@@ -19,6 +19,8 @@ SIX_KV_HEADS = {**DENSE, "hidden_size": 3072, "num_attention_heads": 24, "num_ke
 HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
 ALTERNATING = {**DENSE, "layer_types": ["linear_attention", "full_attention"] * 16}
 MAMBA = {**ALTERNATING, "recurrent": {"kind": "mamba2", "num_heads": 128, "num_groups": 8}}
+BLOCKS = {**DENSE, "layer_types": ["full_attention", "mlp"] * 16, "single_block_layers": True}
+MAMBA_EXPERTS = {**MOE, "layer_types": ALTERNATING["layer_types"], "recurrent": MAMBA["recurrent"]}
 DELTA = {**ALTERNATING, "recurrent": {"kind": "gated-delta-net", "num_heads": 32, "num_groups": 16, "head_dim": 128}}
 SPARSE = {**DENSE, "mla": {
     "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
@@ -48,6 +50,12 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.17.9", "0.18", DELTA, {}, {"cp": 2}, ["context-parallel-unsupported"], []),
     ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 2, "vpp": 2}, ["virtual-stages-unsupported"], []),
     ("megatron", "0.16.9", "0.17", MAMBA, {}, {"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, ["split-unsupported"], []),
+    ("megatron", "0.16.9", "0.17", BLOCKS, {}, {"pp": 2, "vpp": 2}, ["virtual-stages-unsupported"], []),
+    # The stack of blocks: experts from 0.16, whole layers recomputed from 0.18 (core/models/hybrid), Mamba layers as units of
+    # Megatron-FSDP from 0.19 (mcore_fsdp_adapter.py).
+    ("megatron", "0.15.9", "0.16", MAMBA_EXPERTS, {}, {}, ["layers-unsupported-by-framework"], []),
+    ("megatron", "0.17.9", "0.18", MAMBA, {}, {"recompute": "full"}, ["recompute-unsupported"], []),
+    ("megatron", "0.18.9", "0.19", MAMBA, {}, {"zero": 3}, ["zero-unsupported"], []),
     # transformer/experimental_attention_variant/dsa_kernels.py came with 0.19.
     ("megatron", "0.18.9", "0.19", SPARSE, {}, {}, ["layers-unsupported-by-framework"], []),
     ("megatron", "0.18.9", "0.19", DENSE, {"cross_entropy": "te"}, {}, [], ["cross-entropy-unsupported"]),

@@ -53,3 +53,10 @@ def test_a_tower_of_hugging_faces_modules_is_not_split_over_tp() -> None:
     job = job_of(model, "megatron", towers={"vision": "frozen", "tokens_per_image": 64})
     model_tp = {"tp": 2, "dp": 4}
     assert reasons(job, row_of(job, **model_tp), 0) == []
+
+
+def test_a_hint_for_towers_names_a_framework_that_trains_them() -> None:
+    """fsdp has no pipeline; torchtitan, which has one, trains no towers, and Megatron does."""
+    job = job_of(qwen(), "fsdp", towers={"vision": "frozen", "tokens_per_image": 64})
+    hints = {reason["hint"] for reason in reasons(job, row_of(job, pp=2, dp=4, zero=3), 0)}
+    assert hints == {"Set pp to 1, or use megatron.", "Set pp to 1 and shard with zero 3, or use megatron."}

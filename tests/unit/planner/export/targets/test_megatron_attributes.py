@@ -6,9 +6,9 @@ from planner.export.targets.megatron.attributes import ATTRIBUTES, ELSEWHERE
 from planner.export.targets.megatron.names import NAMES
 
 READ_ALONE = {
-    "num_layers_per_virtual_pipeline_stage", "recompute_activations", "use_rotary_position_embeddings", "squared_relu",
+    "num_layers_per_virtual_pipeline_stage", "recompute_activations", "use_rotary_position_embeddings",
 }  # fmt: skip
-"""Older words for settings that have others, and an activation that no plan asks for: files may hold them, no writer says them."""
+"""Older words for settings that have others: files may hold them, no writer says them."""
 
 
 def test_no_setting_is_lost_on_its_way_to_a_front_end():

@@ -117,6 +117,7 @@ def test_null_tokenizer_of_earlier_releases_adds_a_token():
         ({"training": {"compile": True}}, "training.compile"),
         ({"training": {"adapter": {"rank": 8}}}, "training.adapter"),
         ({"training": {"mean_document_length": 1000}}, "training.mean_document_length"),
+        ({"training": {"document_lengths": [[500, 0.5], [2000, 0.5]]}}, "training.document_lengths"),
         ({"model": "gemma-2-9b", "tp": 8, "pp": 1}, "model.norms_per_layer"),
         ({"model": "olmo-2-13b", "tp": 8, "pp": 1}, "model.qk_norm"),
         ({"model": "llama-3.1-8b", "pp": 1, "offload": {"activation_layers": 4}, "version": "0.15"}, "offload.activation_layers"),
