@@ -129,6 +129,11 @@ def muon_facts(training: Training) -> MuonFacts:
     return MUON.get(training.framework, MuonFacts({}))
 
 
+def exchanges_matrices(training: Training) -> bool:
+    """Whether ranks exchange parts of matrices in the update, which costs fewer of them less."""
+    return training.optimizer == "muon" and not {"owned", "repeated"}.issuperset(muon_facts(training).spread.values())
+
+
 def reduces_for_whole_matrices(training: Training) -> bool:
     """Whether every rank receives all reduced gradients because a rank owns whole matrices of them (Megatron's dist_muon to 0.17)."""
     whole = training.framework == "megatron" and training.optimizer in ("muon", "lion")

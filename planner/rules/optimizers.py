@@ -55,6 +55,14 @@ def _whole_overlapped(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero == 0) & s.overlap_grad_reduce)
 
 
+def _partial_groups(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero >= 1) & (s.zero_shard_size != s.dp_cp))
+
+
+def _owns_whole_matrices(job: Job) -> bool:
+    return job.training.optimizer in ("muon", "lion")
+
+
 def _refuses_overlap(job: Job) -> bool:
     return not overlaps_whole_gradients(job.training)
 
@@ -124,6 +132,13 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
         "{framework} {version} cannot reduce gradients beside the backward (overlap.grad_reduce) with optimizer '{optimizer}' and zero 0",
         "Set zero to 1, or overlap.grad_reduce to false.", "megatron/training/arguments.py of 0.17 (Muon optimizer check)",
         when=_refuses_overlap, smallest_change="overlap.grad_reduce true -> false",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_groups,
+        "megatron deals the matrices of optimizer '{optimizer}' out to all dp x cp = {dp_cp} ranks, not to groups of {zero_shard_size}",
+        "Leave zero_shard_size out, or set optimizer to 'adam'.",
+        "megatron/core/optimizer/layer_wise_optimizer.py of 0.19.2 (dp_cp; asserts one optimizer instance)",
+        frameworks=only("megatron"), when=_owns_whole_matrices, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "optimizer-unsupported", _split_matrices,

@@ -30,6 +30,8 @@ from planner.strategies.space import Space
 
 LARGEST = 30_000
 """Strategies of the largest problem: all of them are evaluated."""
+VERSIONS = {"torchtitan": ("0.2", "0.3"), "megatron": ("0.16", "0.19")}
+"""Releases that know other optimizers, or lay their buffers out otherwise."""
 BASE_FIELDS = frozenset(
     {"tp", "pp", "cp", "dp", "ep", "etp", "micro_batch_size", "num_micro_batches", "sequence_parallel"}
 )
@@ -115,7 +117,7 @@ def requests(draw) -> dict[str, Any]:
         "training": {
             "seq_length": draw(of(512, 1536)), "global_batch_size": draw(of(8, 12, 24)), "precision": "bf16",
             "framework": framework,
-            **({"framework_version": draw(of("0.2", "0.3"))} if framework == "torchtitan" else {}),
+            **({"framework_version": draw(of(*VERSIONS[framework]))} if framework in VERSIONS else {}),
             # Some of them know not every ZeRO stage, and some frameworks have not all of them.
             "optimizer": draw(of("adam", "adam", "adam", "muon", "adafactor", "lion", "adam-4bit", "sgd-momentum")),
             "towers": towers,
