@@ -13,7 +13,7 @@ MuonSpread = Literal["owned", "sent", "repeated", "dealt", "tensors"]
 """Where the ranks that share a matrix's state orthogonalise it.
 
 owned: the rank that holds the whole matrix and its momentum. sent: shards of the update go to one rank and come back. repeated: every
-rank that holds a part of the matrix makes all of it. dealt: ranks take matrices in turn, and all gather what they made. tensors: each
+rank that holds a part of the matrix makes all of it. dealt: ranks gather all matrices, make them in turn and gather what was made. tensors: each
 product is split over the ranks, which exchange operands (DTensor).
 """
 
@@ -132,6 +132,13 @@ def muon_facts(training: Training) -> MuonFacts:
 def exchanges_matrices(training: Training) -> bool:
     """Whether ranks exchange parts of matrices in the update, which costs fewer of them less."""
     return training.optimizer == "muon" and not {"owned", "repeated"}.issuperset(muon_facts(training).spread.values())
+
+
+def reduces_whole_units(training: Training) -> bool:
+    """Whether a stage that shards parameters all-reduces its gradients in place of scattering them: DeepSpeed's Muon refuses
+    `reduce_scatter` (deepspeed/runtime/zero/stage3.py, __avg_scatter_contiguous_grads).
+    """
+    return training.optimizer == "muon" and "dealt" in muon_facts(training).spread.values()
 
 
 def reduces_for_whole_matrices(training: Training) -> bool:

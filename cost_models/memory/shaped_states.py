@@ -22,6 +22,8 @@ _ITERATION_BYTES = 8.0
 """Of the largest matrix, per element: the update in fp32, its bf16 copy, and the next iteration's result (torch/optim/_muon.py)."""
 _SQUARE_BYTES = 4.0
 """Of its shorter side squared: X X' and its polynomial in bf16."""
+_GATHERED_BUCKETS = 3.0
+"""Gradients, momentum, and what the second is gathered into before it is sorted (stage3.py, _partitioned_buffers_all_gather)."""
 _FACTORED_BYTES = 12.0
 """Adafactor's temporaries of one tensor per element: its square, the same with epsilon, and the update, in fp32."""
 
@@ -79,13 +81,23 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
         # The parts of a rank begin and end in the middle of matrices, whose momentum it holds whole, in the gradients' type.
         again_KN = copies * BYTES_PER[training.grad_dtype] * np.minimum(even_KN + largest, even_KN * dense)
         moment_KN = np.where(np.isin(strategies.zero, repeated), again_KN, moment_KN)
+    dealt = np.isin(strategies.zero, [zero for zero, spread in facts.spread.items() if spread == "dealt"])
+    # The momentum has the type in which gradients travel (stage3.py, _create_momentum_buffer).
+    moment_KN = np.where(dealt, training.compute_bytes * even_KN, moment_KN)
+    gathered_KN = np.where(dealt & (dense > 1), training.compute_bytes * _GATHERED_BUCKETS * _bucket(batch, held), 0.0)
     largest = held.largest([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds])
     # One matrix after another is made orthogonal, so that the temporaries of the largest alone are held.
     return {
         **more,
         "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,
-        "step": parts["step"] + largest,
+        "step": parts["step"] + largest + gathered_KN,
     }
+
+
+def _bucket(batch: Batch, held: StageMatrices) -> Floats:
+    """Elements of the matrices that DeepSpeed's stage 3 gathers at once: one of its buckets, or a single larger one, shape (K, N)."""
+    elements = [each.elements for each in held.kinds]
+    return np.minimum(held.total(elements), np.maximum(batch.traits.reduce_bucket_elements, held.largest(elements)))
 
 
 def _padded(batch: Batch, parts: Mapping[str, Floats], padding_KN: Floats) -> dict[str, Floats]:

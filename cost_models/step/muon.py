@@ -159,8 +159,9 @@ def _exchange_of_one_s(job: Job, rows: Strategies, each: Matrices, placement: Pl
         size = each.elements * state / _shards(rows, is_expert=each.is_expert)
         return np.where(each.is_expert, 0.0, 2.0 * price("all_to_all", size, placement=placement).seconds)
     if spread == "dealt":
-        # Momentum is gathered before, momentum and update after (stage3.py, _muon_update_sub_group).
-        return 3.0 * price("all_gather", each.elements * state, placement=placement).seconds
+        # Gradient and momentum are gathered before, update and momentum after (stage3.py, _apply_muon_to_accumulated_grads), all in the
+        # type in which gradients travel.
+        return 4.0 * price("all_gather", each.elements * job.training.compute_bytes, placement=placement).seconds
     r = each.short
     square = price("all_reduce", r * r * _HALF_BYTES, placement=placement).seconds
     whole = price("all_gather", each.elements * _HALF_BYTES, placement=placement).seconds
