@@ -18,14 +18,17 @@ from cost_models.strategies.strategy import Floats, Strategies
 
 SHAPED = frozenset({"muon", "adafactor"})
 """Optimizers whose state follows from shapes."""
-_ITERATION_BYTES = 8.0
-"""Of the largest matrix, per element: the update in fp32, its bf16 copy, and the next iteration's result (torch/optim/_muon.py)."""
+_ITERATION_BYTES = 4.0
+"""Of the largest matrix, per element, beside the update in the gradient's type: a bf16 copy and the next iteration's result
+(torch/optim/_muon.py)."""
 _SQUARE_BYTES = 4.0
 """Of its shorter side squared: X X' and its polynomial in bf16."""
 _GATHERED_BUCKETS = 3.0
 """Gradients, momentum, and what the second is gathered into before it is sorted (stage3.py, _partitioned_buffers_all_gather)."""
-_FACTORED_BYTES = 12.0
-"""Adafactor's temporaries of one tensor per element: its square, the same with epsilon, and the update, in fp32."""
+_FACTORED_BYTES = 8.0
+"""Adafactor's temporaries of one tensor per element: its square and the same with epsilon, in fp32, or the latter and the update."""
+_FP32_COPY = 4.0
+"""Of a gradient, and of a parameter, of 16 bits each (transformers/optimization.py)."""
 
 
 def shaped_states(
@@ -85,7 +88,8 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
     # The momentum has the type in which gradients travel (stage3.py, _create_momentum_buffer).
     moment_KN = np.where(dealt, training.compute_bytes * even_KN, moment_KN)
     gathered_KN = np.where(dealt & (dense > 1), training.compute_bytes * _GATHERED_BUCKETS * _bucket(batch, held), 0.0)
-    largest = held.largest([_ITERATION_BYTES * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds])
+    iterated = _ITERATION_BYTES + BYTES_PER[training.grad_dtype]
+    largest = held.largest([iterated * each.elements + _SQUARE_BYTES * each.short**2 for each in held.kinds])
     # One matrix after another is made orthogonal, so that the temporaries of the largest alone are held.
     return {
         **more,
@@ -123,8 +127,8 @@ def _trained_words(batch: Batch) -> tuple[Floats, Floats]:
 
 def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
     """Sums of rows and columns of matrices, one moment of vectors; flat shards of matrices are vectors. [M-51]"""
-    job, strategies = batch.job, batch.strategies
-    held, state = stage_matrices(job, strategies), BYTES_PER[job.training.optimizer_state_dtype]
+    job, strategies, training = batch.job, batch.strategies, batch.job.training
+    held, state = stage_matrices(job, strategies), BYTES_PER[training.optimizer_state_dtype]
     dense, expert = _shards(strategies)
     flat_KN = state * (dense_KN / dense + expert_KN / expert)
     h = float(job.model.hidden_size)
@@ -137,7 +141,13 @@ def _factored(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, exper
     )
     vectors_KN = np.maximum(_vectors(held, dense_KN) - words_KN, 0.0)
     largest = np.maximum(held.largest([each.elements for each in held.kinds]), np.maximum(embedding_KN, head_KN))
-    temporary = np.where(strategies.zero == 0, _FACTORED_BYTES * largest, NOTHING)
+    # Where there is a main parameter, the optimizer sees it with a gradient of its type.
+    narrow = (
+        0
+        if BYTES_PER[training.main_param_dtype]
+        else (BYTES_PER[training.grad_dtype] == 2) + (BYTES_PER[training.param_dtype] == 2)
+    )
+    temporary = np.where(strategies.zero == 0, (_FACTORED_BYTES + _FP32_COPY * narrow) * largest, NOTHING)
     return {
         "optimizer": np.where(strategies.zero == 0, state * (sums_KN + vectors_KN), flat_KN),
         "step": parts["step"] + temporary,
