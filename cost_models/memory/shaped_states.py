@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from cost_models.frameworks.optimizers import muon_facts
+from cost_models.layers.packed_matrices import BUCKET_AXES, fullest_of
 from cost_models.layers.trained import head_is_trained, saved_elements
 from cost_models.layers.weight_matrices import StageMatrices, stage_matrices
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.strategies.tensors import combinations_of
 
 SHAPED = frozenset({"muon", "adafactor"})
 """Optimizers whose state follows from shapes."""
@@ -68,8 +70,9 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
     state, main = BYTES_PER[training.optimizer_state_dtype], BYTES_PER[training.main_param_dtype]
     moment_KN, more, facts = state * even_KN, {}, muon_facts(training)
     if "owned" in facts.spread.values():
-        extra_KN = held.fullest(elements, shards=dense, is_expert=False) - (dense_KN - vectors_KN) / dense
-        extra_expert_KN = held.fullest(elements, shards=expert, is_expert=True) - expert_KN / expert
+        owned_KN, owned_expert_KN = _owned(batch)
+        extra_KN = owned_KN - (dense_KN - vectors_KN) / dense
+        extra_expert_KN = owned_expert_KN - expert_KN / expert
         moment_KN = moment_KN + state * (extra_KN + extra_expert_KN)
         if facts.holds(facts.padded_since, training.framework_version):
             more = _padded(
@@ -96,6 +99,18 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
         "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,
         "step": parts["step"] + largest + gathered_KN,
     }
+
+
+def _owned(batch: Batch) -> tuple[Floats, Floats]:
+    """Elements of the matrices that the fullest rank owns, dense ones and experts', shape (K, N) each."""
+    cases = combinations_of(batch.strategies, BUCKET_AXES)
+    held = stage_matrices(batch.job, cases.rows)
+    elements = [each.elements for each in held.kinds]
+    dense, expert = (
+        cases.spread(fullest_of(batch.job, held, elements, cases.rows, shards=shards, is_expert=is_expert))
+        for shards, is_expert in zip(_shards(cases.rows), (False, True), strict=True)
+    )
+    return dense, expert
 
 
 def _bucket(batch: Batch, held: StageMatrices) -> Floats:
