@@ -35,6 +35,8 @@ class OptimizerSupport:
     """It does not train in fp16."""
     takes_parts: bool = True
     """It takes parts of matrices that tensor parallelism splits."""
+    takes_groups: bool = True
+    """It shards its state over groups of fewer than all data-parallel ranks, where the framework does so."""
     takes_stacks: bool = True
     """It takes a layer's experts in one tensor of three dimensions, as transformers holds them from 5.0 on."""
 
@@ -58,11 +60,11 @@ OPTIMIZERS: Final[Mapping[Framework, Mapping[Optimizer, OptimizerSupport]]] = {
         # Neither Megatron-FSDP nor torch's takes them (megatron/training/arguments.py), nor fp16 (optimizer/__init__.py).
         "muon": OptimizerSupport(
             "megatron/core/optimizer/muon.py, emerging_optimizers.py", "0.16", (0, 1), without_half=True,
-            overlaps_whole_since=LAYER_WISE_LAYOUT_SINCE,
+            overlaps_whole_since=LAYER_WISE_LAYOUT_SINCE, takes_groups=False,
         ),
         "lion": OptimizerSupport(
             "megatron/training/arguments.py (--optimizer lion)", "0.17", (0, 1), {1: LAYER_WISE_LAYOUT_SINCE},
-            without_half=True,
+            without_half=True, takes_groups=False,
         ),
     },
     "megatron-deepspeed": {"adam": _ADAM, "sgd": _TORCH_SGD, "sgd-momentum": _TORCH_SGD},

@@ -99,7 +99,7 @@ def fullest_in_buckets(
         return whole_KN
     found_KN = np.array(np.broadcast_to(whole_KN, held.counts[kinds[0][0]].shape))
     dense_ranks = rows.dp_cp
-    layers_KN = sum(np.take(table, rows.layout, axis=-1) for table in rows.layouts.slot_layers)
+    layers_KN = np.sum([np.take(table, rows.layout, axis=-1) for table in rows.layouts.slot_layers], axis=0)
     for n in packed.tolist():
         least = max(LEAST_BUCKET, BUCKET_OF_RANK * float(dense_ranks[n]))
         sizes = tuple(sum(float(held.kinds[i].elements[n]) for i in each) for each in kinds)
@@ -109,10 +109,10 @@ def fullest_in_buckets(
         for k in range(len(found_KN)):
             counts = tuple(round(float(held.counts[each[0]][k, n])) for each in kinds)
             if any(counts):
-                found_KN[k, n] = sum(
-                    times * float(weighed @ np.array(fullest_rank(sizes, contents, int(shards[n]))))
-                    for contents, times in buckets(sizes, counts, int(layers_KN[k, n]), int(shards[n]), least).items()
-                )
+                of_ranks = int(shards[n])
+                found_KN[k, n] = 0.0
+                for contents, times in buckets(sizes, counts, int(layers_KN[k, n]), of_ranks, least).items():
+                    found_KN[k, n] += times * float(weighed @ np.array(fullest_rank(sizes, contents, of_ranks)))
     return found_KN
 
 

@@ -59,8 +59,9 @@ def _partial_groups(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero >= 1) & (s.zero_shard_size != s.dp_cp))
 
 
-def _owns_whole_matrices(job: Job) -> bool:
-    return job.training.optimizer in ("muon", "lion")
+def _refuses_groups(job: Job) -> bool:
+    support = _support(job)
+    return support is not None and not support.takes_groups
 
 
 def _refuses_overlap(job: Job) -> bool:
@@ -135,10 +136,10 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-shard-size-unsupported", _partial_groups,
-        "megatron deals the matrices of optimizer '{optimizer}' out to all dp x cp = {dp_cp} ranks, not to groups of {zero_shard_size}",
+        "{framework} deals the matrices of optimizer '{optimizer}' out to all dp x cp = {dp_cp} ranks, not to groups of {zero_shard_size}",
         "Leave zero_shard_size out, or set optimizer to 'adam'.",
         "megatron/core/optimizer/layer_wise_optimizer.py of 0.19.2 (dp_cp; asserts one optimizer instance)",
-        frameworks=only("megatron"), when=_owns_whole_matrices, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+        when=_refuses_groups, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "optimizer-unsupported", _split_matrices,
