@@ -18,7 +18,7 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import combinations_of
 
-SHAPED = frozenset({"muon", "adafactor"})
+SHAPED = frozenset({"muon", "adafactor", "lion"})
 """Optimizers whose state follows from shapes."""
 _ITERATION_BYTES = 4.0
 """Of the largest matrix, per element, beside the update in the gradient's type: a bf16 copy and the next iteration's result
@@ -46,6 +46,8 @@ def shaped_states(
     """
     if batch.job.training.optimizer == "adafactor":
         return _factored(batch, parts, dense_KN, expert_KN)
+    if batch.job.training.optimizer == "lion":
+        return _lion(batch, parts, dense_KN, expert_KN)
     return _muon(batch, parts, dense_KN, expert_KN)
 
 
@@ -67,19 +69,11 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
     dense, expert = _shards(strategies)
     vectors_KN = _vectors(held, dense_KN)
     even_KN = (dense_KN - vectors_KN) / dense + expert_KN / expert
-    state, main = BYTES_PER[training.optimizer_state_dtype], BYTES_PER[training.main_param_dtype]
-    moment_KN, more, facts = state * even_KN, {}, muon_facts(training)
+    state, facts = BYTES_PER[training.optimizer_state_dtype], muon_facts(training)
+    moment_KN, more = state * even_KN, {}
     if "owned" in facts.spread.values():
-        owned_KN, owned_expert_KN = _owned(batch)
-        extra_KN = owned_KN - (dense_KN - vectors_KN) / dense
-        extra_expert_KN = owned_expert_KN - expert_KN / expert
-        moment_KN = moment_KN + state * (extra_KN + extra_expert_KN)
-        if facts.holds(facts.padded_since, training.framework_version):
-            more = _padded(
-                batch, parts, np.where(strategies.zero == 1, extra_KN * dense + extra_expert_KN * expert, 0.0)
-            )
-        if main:
-            more["main"] = parts["main"] + main * (extra_KN + extra_expert_KN)
+        extra_KN, more = _owning(batch, parts, dense_KN - vectors_KN, expert_KN)
+        moment_KN = moment_KN + state * extra_KN
     repeated = [zero for zero, spread in facts.spread.items() if spread == "repeated"]
     if repeated:
         largest = held.largest(elements)
@@ -99,6 +93,38 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
         "optimizer": moment_KN + 2.0 * state * vectors_KN / dense,
         "step": parts["step"] + largest + gathered_KN,
     }
+
+
+def _lion(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats) -> dict[str, Floats]:
+    """One moment of everything, as in `parts`, and whole matrices where ranks own such. [M-52]"""
+    training = batch.job.training
+    if "owned" not in muon_facts(training).spread.values():
+        return {}
+    held = stage_matrices(batch.job, batch.strategies)
+    extra_KN, more = _owning(batch, parts, dense_KN - _vectors(held, dense_KN), expert_KN)
+    return {**more, "optimizer": parts["optimizer"] + BYTES_PER[training.optimizer_state_dtype] * extra_KN}
+
+
+def _owning(
+    batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN: Floats
+) -> tuple[Floats, dict[str, Floats]]:
+    """Elements of matrices that the fullest rank owns beyond an even share, shape (K, N), and the parts that grow with them. [M-52]
+
+    Args:
+        batch: strategies and what their stages hold.
+        parts: bytes of a stage's state by part without that.
+        dense_KN: elements of the dense matrices of a rank before sharding.
+        expert_KN: of experts'.
+    """
+    strategies, training, facts = batch.strategies, batch.job.training, muon_facts(batch.job.training)
+    (dense, expert), (owned_KN, owned_expert_KN) = _shards(strategies), _owned(batch)
+    extra_KN, extra_expert_KN = owned_KN - dense_KN / dense, owned_expert_KN - expert_KN / expert
+    more = {}
+    if facts.holds(facts.padded_since, training.framework_version):
+        more = _padded(batch, parts, np.where(strategies.zero == 1, extra_KN * dense + extra_expert_KN * expert, 0.0))
+    if BYTES_PER[training.main_param_dtype]:
+        more["main"] = parts["main"] + BYTES_PER[training.main_param_dtype] * (extra_KN + extra_expert_KN)
+    return extra_KN + extra_expert_KN, more
 
 
 def _owned(batch: Batch) -> tuple[Floats, Floats]:

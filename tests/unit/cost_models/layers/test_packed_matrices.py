@@ -43,10 +43,11 @@ def test_buffers_are_as_long_as_megatrons(preset: str, degrees: dict[str, int], 
     assert (fullest * shards / whole)[0, 0] == pytest.approx(over, abs=5e-5)
 
 
-def test_one_bucket_pads_less():
+@pytest.mark.parametrize("optimizer", ["muon", "lion"])
+def test_one_bucket_pads_less(optimizer: str):
     """Without an overlap all is one bucket: 64 ranks hold the 160 matrices of Llama 3.1 8B with 8 % of padding."""
     job = job_of(
-        {"preset": "llama-3.1-8b"}, optimizer="muon", framework_version="0.19", num_nodes=8, global_batch_size=64
+        {"preset": "llama-3.1-8b"}, optimizer=optimizer, framework_version="0.19", num_nodes=8, global_batch_size=64
     )
     rows = [row_of(job, zero=1, dp=64, overlap={"grad_reduce": overlaps}) for overlaps in (True, False)]
     matrices = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
