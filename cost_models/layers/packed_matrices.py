@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.frameworks.optimizers import muon_facts
 from cost_models.job import Job
-from cost_models.layers.weight_matrices import StageMatrices
+from cost_models.layers.weight_matrices import StageMatrices, stage_matrices
 from cost_models.strategies.strategy import Floats, Strategies
 
 LEAST_BUCKET, BUCKET_OF_RANK = 40e6, 1e6
@@ -69,6 +69,31 @@ def fullest_of(
     if facts.holds(facts.padded_since, job.training.framework_version):
         return fullest_in_buckets(held, weights, rows, shards=shards, is_expert=is_expert)
     return held.fullest(weights, shards=shards, is_expert=is_expert)
+
+
+def pads_buffers(job: Job) -> bool:
+    """Whether gradients and parameters lie in buffers that are padded so that each rank owns whole matrices of them."""
+    facts = muon_facts(job.training)
+    owns = job.training.optimizer in ("muon", "lion")
+    return owns and facts.holds(facts.padded_since, job.training.framework_version)
+
+
+def padding(job: Job, rows: Strategies) -> tuple[Floats, Floats]:
+    """Elements by which the buffers of dense matrices, and of experts', are longer than these, shape (K, N) each. [M-52]
+
+    Args:
+        job: one that `pads_buffers`.
+        rows: mostly one for each combination of `BUCKET_AXES`.
+    """
+    held = stage_matrices(job, rows)
+    elements = [each.elements for each in held.kinds]
+    found = []
+    for is_expert, ranks in ((False, rows.zero_shard_size), (True, rows.expert_shard_size)):
+        shards = np.where(rows.zero == 1, ranks, 1.0)
+        owned_KN = fullest_of(job, held, elements, rows, shards=shards, is_expert=is_expert)
+        whole_KN = held.total([each.elements * (each.is_expert == is_expert) for each in held.kinds])
+        found.append(np.where(shards > 1, np.maximum(owned_KN * shards - whole_KN, 0.0), 0.0))
+    return found[0], found[1]
 
 
 def fullest_in_buckets(
