@@ -70,7 +70,7 @@ def _muon(batch: Batch, parts: Mapping[str, Floats], dense_KN: Floats, expert_KN
     vectors_KN = _vectors(held, dense_KN)
     even_KN = (dense_KN - vectors_KN) / dense + expert_KN / expert
     state, facts = BYTES_PER[training.optimizer_state_dtype], muon_facts(training)
-    moment_KN, more = state * even_KN, {}
+    moment_KN, more = state * even_KN, dict[str, Floats]()
     if "owned" in facts.spread.values():
         extra_KN, more = _owning(batch, parts, dense_KN - vectors_KN, expert_KN)
         moment_KN = moment_KN + state * extra_KN
@@ -119,7 +119,7 @@ def _owning(
     strategies, training, facts = batch.strategies, batch.job.training, muon_facts(batch.job.training)
     (dense, expert), (owned_KN, owned_expert_KN) = _shards(strategies), _owned(batch)
     extra_KN, extra_expert_KN = owned_KN - dense_KN / dense, owned_expert_KN - expert_KN / expert
-    more = {}
+    more: dict[str, Floats] = {}
     if facts.holds(facts.padded_since, training.framework_version):
         more = _padded(batch, parts, np.where(strategies.zero == 1, extra_KN * dense + extra_expert_KN * expert, 0.0))
     if BYTES_PER[training.main_param_dtype]:
