@@ -118,7 +118,7 @@ def _one(job: Job, rows: Strategies, each: Matrices) -> Floats:
     moved = moved + 2.0 * stored + (BYTES_PER[training.param_dtype] if BYTES_PER[training.main_param_dtype] else 0.0)
     device = iterations_s(job, each, split=split, gram=gram)
     device = device + moved * each.elements / split / job.calibration.memory_bytes_per_s_effective.value
-    products = 19.0 if gram else 3.0 * NEWTON_SCHULZ_STEPS
+    products = 18.0 if gram else 3.0 * NEWTON_SCHULZ_STEPS
     batched = each.is_expert and facts.batches_experts
     operators = (products + _LAUNCHES) / (each.count if batched else 1.0)
     host = operators * job.calibration.bare_op_s.value

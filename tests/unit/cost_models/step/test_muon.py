@@ -63,6 +63,19 @@ def test_small_matrices_wait_for_their_host():
     assert muon_s(made, row_of(made, zero=0))[0] == pytest.approx(4 * 6 * 27 * made.calibration.bare_op_s.value)
 
 
+def test_products_of_deepspeeds_iteration():
+    # Four with the matrix and 14 of squares, and 12 other operators, in a model so small that the host decides: a whole number of 30.
+    made = job_of(
+        tiny_model(num_layers=4, hidden_size=256, num_key_value_heads=2),
+        "deepspeed",
+        optimizer="muon",
+        framework_version="0.19",
+    )
+    whole = muon_s(made, row_of(made, zero=1, dp=8, zero_shard_size=8))[0]
+    each = 30 * made.calibration.bare_op_s.value
+    assert whole / each == pytest.approx(round(whole / each), rel=1e-9)
+
+
 def test_ranks_share_whole_matrices():
     made = job(dense_model(num_layers=8), num_nodes=1)
     alone, shared = (muon_s(made, row_of(made, zero=zero))[0] for zero in (0, 1))
