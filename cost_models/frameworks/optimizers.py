@@ -13,7 +13,7 @@ MuonSpread = Literal["owned", "sent", "repeated", "dealt", "tensors"]
 """Where the ranks that share a matrix's state orthogonalise it.
 
 owned: the rank that holds the whole matrix and its momentum. sent: shards of the update go to one rank and come back. repeated: every
-rank that holds a part of the matrix makes all of it. dealt: ranks take matrices in turn, and all gather what they made. tensors: each
+rank that holds a part of the matrix makes all of it. dealt: ranks gather all matrices, make them in turn and gather what was made. tensors: each
 product is split over the ranks, which exchange operands (DTensor).
 """
 
@@ -35,6 +35,8 @@ class OptimizerSupport:
     """It does not train in fp16."""
     takes_parts: bool = True
     """It takes parts of matrices that tensor parallelism splits."""
+    takes_groups: bool = True
+    """It shards its state over groups of fewer than all data-parallel ranks, where the framework does so."""
     takes_stacks: bool = True
     """It takes a layer's experts in one tensor of three dimensions, as transformers holds them from 5.0 on."""
 
@@ -58,11 +60,11 @@ OPTIMIZERS: Final[Mapping[Framework, Mapping[Optimizer, OptimizerSupport]]] = {
         # Neither Megatron-FSDP nor torch's takes them (megatron/training/arguments.py), nor fp16 (optimizer/__init__.py).
         "muon": OptimizerSupport(
             "megatron/core/optimizer/muon.py, emerging_optimizers.py", "0.16", (0, 1), without_half=True,
-            overlaps_whole_since=LAYER_WISE_LAYOUT_SINCE,
+            overlaps_whole_since=LAYER_WISE_LAYOUT_SINCE, takes_groups=False,
         ),
         "lion": OptimizerSupport(
             "megatron/training/arguments.py (--optimizer lion)", "0.17", (0, 1), {1: LAYER_WISE_LAYOUT_SINCE},
-            without_half=True,
+            without_half=True, takes_groups=False,
         ),
     },
     "megatron-deepspeed": {"adam": _ADAM, "sgd": _TORCH_SGD, "sgd-momentum": _TORCH_SGD},
@@ -127,6 +129,18 @@ MUON: Final[Mapping[Framework, MuonFacts]] = {
 def muon_facts(training: Training) -> MuonFacts:
     """How the job's framework runs Muon; one that does not have it is taken to leave every matrix whole."""
     return MUON.get(training.framework, MuonFacts({}))
+
+
+def exchanges_matrices(training: Training) -> bool:
+    """Whether ranks exchange parts of matrices in the update, which costs fewer of them less."""
+    return training.optimizer == "muon" and not {"owned", "repeated"}.issuperset(muon_facts(training).spread.values())
+
+
+def reduces_whole_units(training: Training) -> bool:
+    """Whether a stage that shards parameters all-reduces its gradients in place of scattering them: DeepSpeed's Muon refuses
+    `reduce_scatter` (deepspeed/runtime/zero/stage3.py, __avg_scatter_contiguous_grads).
+    """
+    return training.optimizer == "muon" and "dealt" in muon_facts(training).spread.values()
 
 
 def reduces_for_whole_matrices(training: Training) -> bool:

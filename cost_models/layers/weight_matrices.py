@@ -26,6 +26,8 @@ class Matrices:
     columns: Floats
     count: Floats
     is_expert: bool = False
+    joined: bool = False
+    """Whether Megatron holds it in one tensor with the matrix in front of it, as key and value with the query."""
 
     @property
     def elements(self) -> Floats:
@@ -73,9 +75,11 @@ def layer_matrices(job: Job, kind: LayerKind, *, tp: Floats, ep: Floats, etp: Fl
             )
         ]
     trained = {part for part in ("attention", "mlp", "experts") if part not in job.training.frozen}
-    shapes = _attention(job, tp) if kind.attends else []
-    shapes += _recurrent(job, kind, tp) if kind.recurs else []
-    found = [matrix(*shape) for shape in shapes if "attention" in trained]
+    attention = [matrix(*shape) for shape in _attention(job, tp)] if kind.attends else []
+    if model.mla is None:
+        attention[1:-1] = [replace(each, joined=True) for each in attention[1:-1]]
+    recurrent = [matrix(*shape) for shape in _recurrent(job, kind, tp)] if kind.recurs else []
+    found = [*attention, *recurrent] if "attention" in trained else []
     if not kind.has_mlp:
         return found
     if not kind.is_moe:

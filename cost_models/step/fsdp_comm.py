@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.constants import STAGE3_REUSE_PARAMETERS
+from cost_models.frameworks.optimizers import reduces_whole_units
 from cost_models.hardware.beside import beside_s
 from cost_models.hardware.groups import StrategyPlacements, groups
 from cost_models.hardware.placement import Placement
@@ -246,7 +247,10 @@ def _unit_s(
     price = listed_calls if job.framework.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
-    scatter = price(job, "reduce_scatter", reduced * grad, state, calls)
+    if reduces_whole_units(job.training):  # in one bucket, whatever tensors it holds
+        scatter = split_calls(job, "all_reduce", reduced * grad, state, 1.0)
+    else:
+        scatter = price(job, "reduce_scatter", reduced * grad, state, calls)
     if quantizes(rows):
         one = first is gather
         gather = gathered(job, gather, rows, elements, kept, calls)

@@ -12,6 +12,7 @@ from cost_models.frameworks.optimizers import MuonSpread, muon_facts
 from cost_models.hardware.groups import groups
 from cost_models.hardware.placement import Placement
 from cost_models.job import Job
+from cost_models.layers.packed_matrices import BUCKET_AXES, fullest_of
 from cost_models.layers.weight_matrices import Matrices, StageMatrices, stage_matrices
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.stage_parameters import dense_by_slot, trained_rank_parameters
@@ -21,7 +22,7 @@ from cost_models.strategies.tensors import combinations_of
 
 NEWTON_SCHULZ_STEPS = 5.0
 """Iterations; the default of every framework."""
-_AXES = ("tp", "ep", "etp", "layout", "zero", "zero_shard_size", "dp", "cp", "pp")
+_AXES = (*BUCKET_AXES, "pp")
 _HALF_BYTES = 2.0
 _ADDED_BYTES = 6.0
 """What adding a matrix to a product moves per element: ATen copies it into the result, which the product reads (cuda/Blas.cpp, addmm)."""
@@ -88,7 +89,9 @@ def _of_rows(job: Job, rows: Strategies) -> Floats:
     seconds = [_one(job, rows, each) for each in held.kinds]
     whole_KN, packed_KN = held.total(seconds), held.nothing_KN
     for is_expert in (False, True):
-        packed_KN = packed_KN + held.fullest(seconds, shards=_shards(rows, is_expert=is_expert), is_expert=is_expert)
+        packed_KN = packed_KN + fullest_of(
+            job, held, seconds, rows, shards=_shards(rows, is_expert=is_expert), is_expert=is_expert
+        )
     # Where every rank with a part of a matrix makes all of it, it makes those that its share begins and ends in, too.
     repeated_KN = np.minimum(whole_KN, packed_KN + held.largest(seconds))
     made_KN = whole_KN
@@ -115,7 +118,7 @@ def _one(job: Job, rows: Strategies, each: Matrices) -> Floats:
     moved = moved + 2.0 * stored + (BYTES_PER[training.param_dtype] if BYTES_PER[training.main_param_dtype] else 0.0)
     device = iterations_s(job, each, split=split, gram=gram)
     device = device + moved * each.elements / split / job.calibration.memory_bytes_per_s_effective.value
-    products = 19.0 if gram else 3.0 * NEWTON_SCHULZ_STEPS
+    products = 18.0 if gram else 3.0 * NEWTON_SCHULZ_STEPS
     batched = each.is_expert and facts.batches_experts
     operators = (products + _LAUNCHES) / (each.count if batched else 1.0)
     host = operators * job.calibration.bare_op_s.value
@@ -159,8 +162,9 @@ def _exchange_of_one_s(job: Job, rows: Strategies, each: Matrices, placement: Pl
         size = each.elements * state / _shards(rows, is_expert=each.is_expert)
         return np.where(each.is_expert, 0.0, 2.0 * price("all_to_all", size, placement=placement).seconds)
     if spread == "dealt":
-        # Momentum is gathered before, momentum and update after (stage3.py, _muon_update_sub_group).
-        return 3.0 * price("all_gather", each.elements * state, placement=placement).seconds
+        # Gradient and momentum are gathered before, update and momentum after (stage3.py, _apply_muon_to_accumulated_grads), all in the
+        # type in which gradients travel.
+        return 4.0 * price("all_gather", each.elements * job.training.compute_bytes, placement=placement).seconds
     r = each.short
     square = price("all_reduce", r * r * _HALF_BYTES, placement=placement).seconds
     whole = price("all_gather", each.elements * _HALF_BYTES, placement=placement).seconds

@@ -18,6 +18,7 @@ from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS
+from cost_models.layers.packed_matrices import BUCKET_AXES, padding, pads_buffers
 from cost_models.replicas.groups import group_job, has_groups, within_group
 from cost_models.step.ddp_comm import DDP_AXES, DdpLinks, ddp_links_s, ddp_s, tied_gradients_s
 from cost_models.step.exchange import exchange_s
@@ -143,13 +144,18 @@ def _expected_maximum(n: float) -> float:
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Seconds and tiers of what happens once a step, taken on the stage that holds the most parameters."""
-    cases = combinations_of(strategies, _HELD_AXES)
+    pads = pads_buffers(job)
+    cases = combinations_of(strategies, tuple(dict.fromkeys((*_HELD_AXES, *BUCKET_AXES))) if pads else _HELD_AXES)
     held = trained_rank_parameters(job, cases.rows)
     # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
     # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,
     # an upper bound where two stages hold them.
-    dense = dense_by_slot(held, cases.rows).max(axis=0)
-    expert = expert_by_slot(held, cases.rows).max(axis=0)
+    dense_KN, expert_KN = dense_by_slot(held, cases.rows), expert_by_slot(held, cases.rows)
+    dense, expert = dense_KN.max(axis=0), expert_KN.max(axis=0)
+    sent, sent_expert = dense, expert
+    if pads:  # padding travels with the rest
+        more_KN, more_expert_KN = padding(job, cases.rows)
+        sent, sent_expert = (dense_KN + more_KN).max(axis=0), (expert_KN + more_expert_KN).max(axis=0)
     links = DdpLinks(
         *kept_columns(
             job,
@@ -157,7 +163,7 @@ def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[s
             cases.rows,
             DDP_AXES,
             lambda rows, dense, expert: ddp_links_s(job, rows, dense=dense, expert=expert).columns,
-            also=[dense, expert],
+            also=[sent, sent_expert],
         )
     )
     return once_a_step(

@@ -19,6 +19,8 @@ Index = NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 _FEW = 16
 """Batches of so few strategies are mostly lines of JSON."""
+_FRACTIONS = frozenset({"micro_batch_size"})
+"""Fields that may hold fractions: half an image for each sequence makes a tower's micro-batches halves."""
 _DENSE_CELLS_PER_ROW = 4
 """A table of all possible combinations is cheaper than sorting while it has at most this many cells per row of the
 batch."""
@@ -52,14 +54,14 @@ def combinations_of(strategies: Strategies, axes: Sequence[str], *, also: NDArra
 
 
 def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:
-    """The distinct combinations of these fields, and of `also` (N,); all of them must hold whole numbers >= 0."""
+    """The distinct combinations of these fields, and of `also` (N,); but for `_FRACTIONS` all of them must hold whole numbers >= 0."""
     code = np.zeros(len(strategies), dtype=np.int64)
     cells = 1
     # A batch is asked for its combinations of many sets of axes, and most columns are among several of them.
     known = strategies.digits
     for name in axes:
         if name not in known:
-            known[name] = _small(*_digits(getattr(strategies, name)))
+            known[name] = _small(*_digits(getattr(strategies, name), whole=name not in _FRACTIONS))
     found = [known[name] for name in axes]
     for digit, radix in found if also is None else [*found, _digits(also)]:
         if radix > 1:
@@ -109,17 +111,22 @@ def _small(digit: Index, count: int) -> tuple[NDArray[Any], int]:
     return digit.astype(np.int8 if count < 128 else np.int16 if count < 32768 else np.int64), count
 
 
-def _digits(values: NDArray[Any]) -> tuple[Index, int]:
-    """Small consecutive integers that stand for the values, and how many different ones there are."""
-    whole = values.astype(np.int64)
-    low, high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
+def _digits(values: NDArray[Any], *, whole: bool = True) -> tuple[Index, int]:
+    """Small consecutive integers that stand for the values, in their order, and how many different ones there are; `whole` where no
+    value is a fraction.
+    """
+    near = values.astype(np.int64)
+    if not whole and not np.array_equal(near, values):
+        levels, digit = np.unique(values, return_inverse=True)
+        return digit.reshape(-1), len(levels)
+    low, high = (int(near.min()), int(near.max())) if len(near) else (0, 0)
     if low == high:
-        return whole, 1
-    if high - low <= _DENSE_CELLS_PER_ROW * len(whole) + 4096:
-        offset = whole - low if low else whole
+        return near, 1
+    if high - low <= _DENSE_CELLS_PER_ROW * len(near) + 4096:
+        offset = near - low if low else near
         seen = np.zeros(high - low + 1, dtype=np.int64)
         seen[offset] = 1
         count = int(seen.sum())
         return (offset if count == len(seen) else (np.cumsum(seen) - 1)[offset]), count
-    levels, digit = np.unique(whole, return_inverse=True)
+    levels, digit = np.unique(near, return_inverse=True)
     return digit.reshape(-1), len(levels)

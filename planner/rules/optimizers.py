@@ -55,6 +55,15 @@ def _whole_overlapped(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero == 0) & s.overlap_grad_reduce)
 
 
+def _partial_groups(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero >= 1) & (s.zero_shard_size != s.dp_cp))
+
+
+def _refuses_groups(job: Job) -> bool:
+    support = _support(job)
+    return support is not None and not support.takes_groups
+
+
 def _refuses_overlap(job: Job) -> bool:
     return not overlaps_whole_gradients(job.training)
 
@@ -124,6 +133,13 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
         "{framework} {version} cannot reduce gradients beside the backward (overlap.grad_reduce) with optimizer '{optimizer}' and zero 0",
         "Set zero to 1, or overlap.grad_reduce to false.", "megatron/training/arguments.py of 0.17 (Muon optimizer check)",
         when=_refuses_overlap, smallest_change="overlap.grad_reduce true -> false",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_groups,
+        "{framework} deals the matrices of optimizer '{optimizer}' out to all dp x cp = {dp_cp} ranks, not to groups of {zero_shard_size}",
+        "Leave zero_shard_size out, or set optimizer to 'adam'.",
+        "megatron/core/optimizer/layer_wise_optimizer.py of 0.19.2 (dp_cp; asserts one optimizer instance)",
+        when=_refuses_groups, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "optimizer-unsupported", _split_matrices,

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.frameworks.optimizers import exchanges_matrices
 from cost_models.hardware.groups import world_key
 from cost_models.job import Job
 from cost_models.layers.autocast import casts_by_stage
@@ -120,10 +121,15 @@ def open_split_s(m: Floats, work_s: Floats, pp: Floats, vpp: Floats) -> Floats:
 
 
 def without_replicas_s(job: Job, rows: Strategies, time: StepTime) -> Floats:
-    """Seconds of a step that remain if communication between replicas costs nothing, shape (N,)."""
+    """Seconds of a step that remain if communication between replicas costs nothing, shape (N,).
+
+    No group of fewer ranks that share the state takes less.
+    """
     # What is gathered layer by layer is part of every stage's time, so of the bubble too.
     modelled = time.modelled
     saved_s = modelled.terms_s["dp_comm"] + np.where(is_fsdp(job, rows), modelled.terms_s["pp_bubble"], 0.0)
+    if exchanges_matrices(job.training):  # the update itself is communication there, of host and links
+        saved_s = saved_s + modelled.terms_s["optimizer"]
     left_s = modelled.total_s - saved_s * (1.0 + jitter_fraction(job, rows))
     return np.asarray(left_s * job.corrections.least_time_factor)
 

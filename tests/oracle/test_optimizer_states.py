@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 
+from builders import job_of, row_of
+from cost_models.memory.batch import build_batch
+from cost_models.memory.states import stage_states
 from planner.rows import evaluate_rows
 
 torch = pytest.importorskip("torch")
@@ -65,3 +69,31 @@ def test_states_are_those_of_the_optimizer(parameters: dict[str, Any], optimizer
     (answer,) = evaluate_rows([row])
     assert answer["verdict"] != "invalid", answer["reasons"]
     assert answer["memory"]["stages"][0]["breakdown_bytes"]["optimizer_states"] == held
+
+
+def peak_bytes(step: Callable[[], Any]) -> int:
+    """The most that one step holds beside what it found."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_a_step_holds_the_temporaries_of_its_largest_matrix(optimizer: str, dtype: str):
+    rows, columns = 384, 1024
+    matrix = torch.nn.Parameter(
+        torch.randn(rows, columns, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
+    )
+    matrix.grad = torch.randn_like(matrix)
+    made = torch.optim.Muon([matrix]) if optimizer == "muon" else adafactor({"matrix": matrix})[0]
+    made.step()
+    # Its down projection is the largest matrix of this model.
+    config = {**CONFIG, "hidden_size": rows, "intermediate_size": columns, "vocab_size": 96}
+    asked = job_of(
+        {"hf_config": config}, "fsdp", optimizer=optimizer, param_dtype=dtype, grad_dtype=dtype, main_param_dtype="none"
+    )
+    batch = build_batch(asked, row_of(asked, zero=0, dp=8))
+    expected = float(stage_states(batch).bytes_KN.step[0, 0])
+    assert peak_bytes(made.step) == pytest.approx(expected, rel=0.04)  # some kilobytes of the processor's kernels

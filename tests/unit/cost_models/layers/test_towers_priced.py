@@ -146,6 +146,18 @@ def test_rows_of_a_batch_are_priced_as_alone() -> None:
     np.testing.assert_array_equal(batch, alone)
 
 
+def test_half_an_image_per_sequence_is_no_other_micro_batch() -> None:
+    """Micro-batches of 1, 2 and 3 sequences hold 1/2, 1 and 3/2 images; twenty rows are too many to be priced one by one."""
+    towers = {"vision": "trained", "tokens_per_image": 256, "images_per_sequence": 0.5}
+    counted = job(model=qwen(), towers=towers, global_batch_size=48)
+    rows = [{"dp": 8, "zero": 3, "micro_batch_size": size} for size in (1, 2, 3)]
+    alone = [evaluate(counted, row_of(counted, **row)) for row in rows]
+    batch = evaluate(counted, rows_of(counted, *(rows * 7)))
+    for name in ("step_time_s", "step_time_high_s"):
+        assert getattr(batch, name)[:3].tolist() == [float(getattr(each, name)[0]) for each in alone], name
+    assert batch.memory.allocated[:3].tolist() == [float(each.memory.allocated[0]) for each in alone]
+
+
 def test_documents_of_the_text_are_no_images() -> None:
     """A tower's rows see each other whatever documents the text model's sequences hold."""
     documents = {"document_lengths": [[8, 3], [16, 1]]}

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from builders import UNIT_GPU, dense_model, job_of, row_of, tiny_model
+from cost_models.evaluate import evaluate
+from cost_models.hardware.groups import groups
+from cost_models.job import Job
 from cost_models.layers.weight_matrices import Matrices
+from cost_models.step.fsdp_comm import fsdp_links_s
 from cost_models.step.muon import iterations_s, matrix_flops, muon_s, vectors_owned
 from cost_models.step.optimizer import optimizer_s
 
@@ -57,6 +61,19 @@ def test_small_matrices_wait_for_their_host():
     # Six matrices a layer, 15 products and 12 other operators each, in a model so small that the host decides.
     made = job_of(tiny_model(num_layers=4), optimizer="muon")
     assert muon_s(made, row_of(made, zero=0))[0] == pytest.approx(4 * 6 * 27 * made.calibration.bare_op_s.value)
+
+
+def test_products_of_deepspeeds_iteration():
+    # Four with the matrix and 14 of squares, and 12 other operators, in a model so small that the host decides: a whole number of 30.
+    made = job_of(
+        tiny_model(num_layers=4, hidden_size=256, num_key_value_heads=2),
+        "deepspeed",
+        optimizer="muon",
+        framework_version="0.19",
+    )
+    whole = muon_s(made, row_of(made, zero=1, dp=8, zero_shard_size=8))[0]
+    each = 30 * made.calibration.bare_op_s.value
+    assert whole / each == pytest.approx(round(whole / each), rel=1e-9)
 
 
 def test_ranks_share_whole_matrices():
@@ -110,3 +127,40 @@ def test_dtensor_waits_for_its_host():
     layer_op_s = made.calibration.host_op_s().value * made.calibration.wrapped_layer_ratio("tensor_parallel").value
     assert 14 * 28 * layer_op_s < sharded < 14 * 45 * layer_op_s
     assert sharded > 10 * alone
+
+
+def test_deepspeeds_stage_3_gathers_four_times_in_two_bytes():
+    # Gradient and momentum before, update and momentum after, in bf16 though states are fp32 (stage3.py of 0.19.8, _create_momentum_buffer):
+    # q, k, v and output of 1,024 x 1,024, two products of 4,096 x 1,024, four layers.
+    slow, fast = (
+        job_of(dense_model(), "deepspeed", gpu={**UNIT_GPU, "nvlink_gb_per_s": rate}, optimizer="muon")
+        for rate in (100, 1e6)
+    )
+
+    def gather_s(made: Job, elements: int) -> float:
+        shard = groups(row_of(made, zero=3, dp=8), made.cluster).zero_shard
+        return float(
+            made.calibration.collective_s("all_gather", np.array([2.0 * elements]), placement=shard).seconds[0]
+        )
+
+    of_links = [4 * 4 * (4 * gather_s(made, 1024 * 1024) + 3 * gather_s(made, 4096 * 1024)) for made in (slow, fast)]
+    whole = [float(muon_s(made, row_of(made, zero=3, dp=8))[0]) for made in (slow, fast)]
+    assert whole[0] - whole[1] == pytest.approx(of_links[0] - of_links[1])
+
+
+def test_deepspeeds_stage_3_holds_the_momentum_in_two_bytes():
+    made = job_of(dense_model(), "deepspeed", gpu=UNIT_GPU, optimizer="muon")
+    matrices = 4 * (4 * 1024 * 1024 + 3 * 4096 * 1024)
+    vectors = 2 * 32000 * 1024 + 9 * 1024
+    memory = evaluate(made, row_of(made, zero=3, dp=8)).memory
+    assert memory.breakdown(0, 0)["optimizer_states"] == (2 * matrices + 8 * vectors) / 8
+
+
+def test_deepspeeds_muon_reduces_whole_gradients():
+    """It refuses to scatter them: an all-reduce of a layer's matrices and two norms, in bf16 and one bucket."""
+    made = job_of(dense_model(), "deepspeed", gpu=UNIT_GPU, optimizer="muon")
+    row = row_of(made, zero=3, dp=8)
+    layer = np.array([2.0 * (4 * 1024 * 1024 + 3 * 4096 * 1024 + 2 * 1024)])
+    shard = groups(row, made.cluster).zero_shard
+    expected = made.calibration.collective_s("all_reduce", layer, placement=shard).seconds[0]
+    assert fsdp_links_s(made, row).layer_JU.reduce[0, 0] == pytest.approx(expected)

@@ -17,7 +17,7 @@ MODEL = resolve_model(
 )
 
 
-def batch(**columns: list[int]) -> Strategies:
+def batch(**columns: list[int] | list[float]) -> Strategies:
     layouts = build_layouts([Layout(1, 1, (2,))], model=MODEL)
     return build_strategies(dict.fromkeys(ARRAY_FIELDS, 1) | {"layout": 0} | columns, layouts=layouts)
 
@@ -52,6 +52,14 @@ def test_sparse_combinations_are_sorted_instead_of_tabled(scale: int) -> None:
     cases = distinct(rows, ("tp", "dp"))
     assert len(cases.rows) == len(set(pairs))
     assert list(zip(cases.spread(cases.rows.tp), cases.spread(cases.rows.dp), strict=True)) == pairs
+
+
+def test_halves_are_no_whole_numbers() -> None:
+    """A tower sees half an image for each sequence of a micro-batch."""
+    rows = batch(micro_batch_size=[0.5, 1.5, 1.0, 0.75, 1.5])
+    cases = distinct(rows, ("micro_batch_size",))
+    assert len(cases.rows) == 4
+    assert cases.spread(cases.rows.micro_batch_size).tolist() == [0.5, 1.5, 1.0, 0.75, 1.5]
 
 
 def test_codes_and_flags_count_as_numbers() -> None:

@@ -58,6 +58,16 @@ def test_plain_muon_of_megatron_reduces_behind_the_backward():
         assert [reason["code"] for reason in found] == ([] if legal else ["overlap-unsupported"])
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "groups", "legal"), [("muon", 4, False), ("muon", 16, True), ("lion", 4, False), ("adam", 4, True)]
+)
+def test_megatron_deals_matrices_out_to_all_ranks(optimizer: str, groups: int, legal: bool):
+    """LayerWiseDistributedOptimizer of core 0.19.2 asserts that there is one optimizer instance."""
+    job = job_of(DENSE, "megatron", num_nodes=2, optimizer=optimizer, framework_version="0.19")
+    found = reasons(job, rows_of(job, {"dp": 16, "zero": 1, "zero_shard_size": groups}), 0)
+    assert [reason["code"] for reason in found] == ([] if legal else ["zero-shard-size-unsupported"])
+
+
 def test_torchtitans_muon_splits_no_matrix():
     assert refused("torchtitan", strategy={"tp": 2}, optimizer="muon") == [
         "torchtitan has no layout for optimizer 'muon' on matrices that tensor parallelism splits (tp 2)"
