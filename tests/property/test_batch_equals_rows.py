@@ -31,7 +31,7 @@ from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import resolve_strategies
 from planner.strategies.told import strategy_dict
 
-ROWS, ALONE, TRIED = 300, 60, (100, 400)
+ROWS, ALONE, TRIED = 300, 60, (40, 100, 400)
 """Strategies of one batch, how many of them are also priced alone, and combinations of degrees that they are drawn from:
 the smaller number where these have enough, since many jobs have thousands of strategies for each."""
 SMALL = {
@@ -88,7 +88,7 @@ def drawn(job: Job, count: int, *, seed: int = 0) -> list[StrategyInput]:
         for tried in TRIED:
             base = every.take(order[:tried])
             pairs = space.pairs(base)
-            rows = space.expand(base, pairs.take(rng.permutation(len(pairs.origin))[: 8 * max(TRIED)])).rows
+            rows = space.expand(base, pairs.take(rng.permutation(len(pairs.origin))[: 25 * max(TRIED)])).rows
             rows = rows.take(violations(job, rows).legal)
             if len(rows) >= count // 2:
                 break
@@ -209,7 +209,7 @@ def test_a_batch_on_pools_equals_its_rows(framework: str, model: str) -> None:
     pooled = resolve_pooled_job({"model": MODELS[model], "cluster": POOLS, "training": training(framework)})
     rng = np.random.default_rng(0)
     alone = []
-    for given in drawn(pooled.whole[0], 8 * ROWS):
+    for given in drawn(pooled.whole[0], 2 * ROWS):
         cut = np.sort(rng.integers(0, (given.pp or 1) + 1, 2)).tolist()
         pools = ["old"] * cut[0] + ["bridged"] * (cut[1] - cut[0]) + ["new"] * ((given.pp or 1) - cut[1])
         row = resolve_on_pools([pooled], [given.model_copy(update={"pool_per_stage": tuple(pools)})]).strategies
