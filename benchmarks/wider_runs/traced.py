@@ -95,7 +95,7 @@ def summed(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def kernels_listed(events: list[dict[str, Any]]) -> list[list[Any]]:
-    """Every kernel as stream, begin, seconds' millionths, launch by the host (or None) and name, in order of begin."""
+    """Every kernel as stream, begin, microseconds, launch by the host (or None) and name, in order of begin."""
     launched = {
         each["args"]["correlation"]: each["ts"] for each in events
         if each.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in each.get("args", {})

@@ -87,7 +87,8 @@ OPTIMIZERS: Final[Mapping[Framework, Mapping[Optimizer, OptimizerSupport]]] = {
         "adam": _ADAM, "sgd": _TORCH_SGD, "sgd-momentum": _TORCH_SGD,
         "adam-8bit": OptimizerSupport(_HF_NAMES),
         "adam-4bit": OptimizerSupport(f"{_HF_NAMES}; torchao/optim/adam.py (AdamW4bit)"),
-        "lion": OptimizerSupport(_HF_NAMES),
+        # bitsandbytes' operators have no sharding strategy for DTensors (functional.py, optimizer_update_32bit).
+        "lion": OptimizerSupport(_HF_NAMES, zero=(0,)),
         # Its means over rows and columns mix plain and distributed tensors, which both transformers' and PyTorch's refuse.
         "adafactor": OptimizerSupport(_HF_NAMES, zero=(0,)),
         "muon": OptimizerSupport("torch/optim/_muon.py", "2.9", takes_stacks=False),
@@ -161,9 +162,9 @@ def updates_dtensors(training: Training, zero: int) -> bool:
     return training.framework == "torchtitan" or (training.framework == "fsdp" and zero >= 2)
 
 
-def loops_over_tensors(training: Training) -> bool:
+def has_looped_lion(training: Training) -> bool:
     """Whether the framework's Lion is bitsandbytes', which takes one tensor after another; DeepSpeed's and Megatron's are fused."""
-    return training.optimizer != "lion" or training.framework == "fsdp"
+    return training.framework == "fsdp"
 
 
 def updates_flat_parts(training: Training) -> bool:

@@ -147,7 +147,8 @@ def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
 
 def _upcast_bytes(job: Job, s: Sizes) -> float:
     """Bytes of an element that transformers' RMSNorm keeps in fp32: its input, and what it normalised where the weight is an offset
-    from one in fp32, as in the families of gated delta nets (modeling_qwen3_next.py, Qwen3NextRMSNorm). [M-5]
+    from one in fp32, as in Qwen's gated delta nets (modeling_qwen3_next.py, Qwen3NextRMSNorm), or is
+    multiplied in fp32, as in OLMo Hybrid. [M-5]
     """
     recurrent = job.model.recurrent
     offset = recurrent is not None and recurrent.kind == "gated-delta-net"

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from cost_models.constants import HOST_SYNC_S, Constant
-from cost_models.frameworks.optimizers import loops_over_tensors, updates_dtensors, updates_flat_parts
+from cost_models.frameworks.optimizers import has_looped_lion, updates_dtensors, updates_flat_parts
 from cost_models.job import Job
 from cost_models.layers.shapes import tensors_by_part
 from cost_models.specs.training import BYTES_PER
@@ -70,13 +70,14 @@ def looped_s(job: Job, strategies: Strategies, loop: Loop) -> Floats | None:
     if optimizer == "adafactor":
         each_s = _adafactor_operators(job) * job.calibration.bare_op_s.value
         return np.maximum(loop.clip_s + loop.update_s, loop.launches_s + tensors * each_s)
-    if optimizer == "adam-4bit":
-        return _torchao_s(job, loop, tensors * TORCHAO_TENSOR_S.value)
     if optimizer == "lion":
-        return _bitsandbytes_s(job, loop, tensors) if loops_over_tensors(job.training) else None
-    # bitsandbytes' kernels know no DTensor, which torchtitan and FSDP2 shard into, so that torchao's stands in for it there.
+        return _bitsandbytes_s(job, loop, tensors) if has_looped_lion(job.training) else None
     over_dtensor = np.array([updates_dtensors(job.training, stage) for stage in range(4)])[strategies.zero]
-    compiled = _torchao_s(job, loop, tensors * TORCHAO_DTENSOR_S.value)
+    host_s = np.where(over_dtensor, TORCHAO_DTENSOR_S.value, TORCHAO_TENSOR_S.value)
+    compiled = _torchao_s(job, loop, tensors * host_s)
+    if optimizer == "adam-4bit":
+        return compiled
+    # bitsandbytes' kernels know no DTensor, which torchtitan and FSDP2 shard into, so that torchao's stands in for it there.
     return np.where(over_dtensor, compiled, _bitsandbytes_s(job, loop, tensors))
 
 

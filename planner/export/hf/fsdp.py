@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cost_models.frameworks.optimizers import updates_dtensors
 from planner.export.copies import say_no_expert_parallelism
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
-from planner.export.spellings import Spelling, peeked
+from planner.export.spellings import Spelling, peeked, taken, written
 
 RESHARD, OFFLOAD, CHECKPOINTS, CHECKPOINTS_OFFLOAD = (
     "reshard_after_forward", "offload_params", "activation_checkpointing", "activation_checkpointing_offload",
@@ -27,6 +28,10 @@ OPTIMIZERS: Final = Spelling(
     },
     why="transformers has no such optimizer here (OptimizerNames)",
 )  # fmt: skip
+_OF_SHARDS: Final = Spelling(
+    OPTIMIZERS.key, OPTIMIZERS.field, {**(OPTIMIZERS.values or {}), "adam-8bit": "adamw_torch_8bit"}, why=OPTIMIZERS.why,
+)  # fmt: skip
+"""FSDP2's parameters are DTensors, which bitsandbytes' operators refuse and torchao's take."""
 REDUCED, DTYPE, EACH = "reduce_dtype", "dtype", "sync_each_batch"
 FIRST_NOTE: Final = "The files are for FSDP1, which is priced as FSDP2."
 STRATEGIES: Final[Mapping[str, int]] = {
@@ -157,6 +162,18 @@ def _within_nodes(settings: Settings, key: str) -> dict[str, Any]:
         return {"zero_shard_size": ranks // nodes}
     settings.doubt(key, "zero_shard_size")
     return {}
+
+
+def said_optimizer(q: Quantities) -> dict[str, Any]:
+    """The optimizer's name in transformers, which depends on what it updates."""
+    of_shards = updates_dtensors(q.plan.job.training, int(q.peek("zero")))
+    return written(q, (_OF_SHARDS if of_shards else OPTIMIZERS,))
+
+
+def read_optimizer(settings: Settings) -> dict[str, Any]:
+    """The optimizer of either name."""
+    of_shards = _OF_SHARDS.read(peeked(settings, OPTIMIZERS.key)) is not None
+    return taken(settings, (_OF_SHARDS if of_shards else OPTIMIZERS,))
 
 
 def is_first(settings: Settings, prefix: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from cost_models.frameworks.optimizers import updates_dtensors
 from cost_models.layers.parameters import count_parameters
 from cost_models.specs.training import BYTES_PER
 from cost_models.units import GIB
@@ -30,14 +31,15 @@ def _also_needed(q: Quantities, target: str, base: str) -> tuple[str, ...]:
     """The sentence on the packages that this plan needs beside those of every plan, if there are any."""
     kernel = q.peek("training.attention_kernel") if q.peek("training.attention") == "flash" else None
     liger = q.peek("training.model_impl") == "liger" or q.peek("training.cross_entropy") in ("linear", "fused")
+    optimizer, of_shards = q.peek("training.optimizer"), updates_dtensors(q.plan.job.training, int(q.peek("zero")))
     needed = {
         "deepspeed": q.plan.job.training.framework == "deepspeed" and target != "deepspeed",
         "flash-attn": kernel == "fa2",
         "FlashAttention 3 (flash_attn_interface, built from its repository)": kernel == "fa3",
         "liger-kernel": liger,
         "peft": q.peek("training.adapter") is not None,
-        "bitsandbytes": base != "none" or q.peek("training.optimizer") in ("adam-8bit", "lion"),
-        "torchao": q.peek("training.optimizer") == "adam-4bit",
+        "bitsandbytes": base != "none" or optimizer == "lion" or (optimizer == "adam-8bit" and not of_shards),
+        "torchao": optimizer == "adam-4bit" or (optimizer == "adam-8bit" and of_shards),
     }
     names = [name for name, is_needed in needed.items() if is_needed]
     return (f"This plan also needs {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}.",) if names else ()

@@ -44,7 +44,7 @@ def read(settings: Settings) -> RowParts:
     # A script's checkpoints and FSDP's are one thing in the plan, and either may be on.
     if found.get("recompute") == "full":
         scripted.pop("recompute", None)
-    found |= scripted | taken(settings, (fsdp.OPTIMIZERS,))
+    found |= scripted | fsdp.read_optimizer(settings)
     found |= {field: value for field, value in taken(settings, (keys.DYNAMO,)).items() if value}
     adapter = adapter_file.read_adapter(settings)
     if adapter is not None:

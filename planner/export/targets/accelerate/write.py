@@ -37,7 +37,7 @@ def write(q: Quantities) -> Launch:
     q["training.global_batch_size"]  # micro-batch times accumulation times replicas; the script asserts nothing else
     if q.plan.job.training.framework == "deepspeed":
         config = _say_deepspeed(q, document)
-        train |= written(q, (fsdp.OPTIMIZERS, *train_file.TRAINER)) | {fsdp.DTYPE: q.peek("training.param_dtype")}
+        train |= fsdp.said_optimizer(q) | written(q, train_file.TRAINER) | {fsdp.DTYPE: q.peek("training.param_dtype")}
         further.append(LaunchFile(deepspeed_keys.FILE, render_json(config)))
     else:
         train |= _say_fsdp(q, document)
@@ -79,7 +79,7 @@ def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
     for key, value in shards.items():
         put(document, keys.FSDP + key, value)
     _say_mesh(q, document)
-    train |= written(q, (fsdp.OPTIMIZERS,))
+    train |= fsdp.said_optimizer(q)
     # FSDP2 checkpoints the units that it shards; without it the model checkpoints its layers by itself.
     train["gradient_checkpointing"] = zero == 0 and q["recompute"] == "full"
     q.only("recompute", ["none", "full"], why="it recomputes whole layers")

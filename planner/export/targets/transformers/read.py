@@ -48,7 +48,7 @@ def read(settings: Settings) -> RowParts:
         found |= distributed_config.read(settings)
         if found.get("recompute") == "full":
             scripted.pop("recompute", None)
-    found |= scripted | taken(settings, (*keys.BATCH, fsdp.OPTIMIZERS)) | _read_adapter(settings)
+    found |= scripted | taken(settings, keys.BATCH) | fsdp.read_optimizer(settings) | _read_adapter(settings)
     steps = settings.value(keys.ACCUMULATION, "num_micro_batches", default=1)
     micro = found.get("micro_batch_size")
     if isinstance(ranks, int) and isinstance(steps, int) and isinstance(micro, int):

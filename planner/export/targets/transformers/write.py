@@ -34,7 +34,7 @@ def write(q: Quantities) -> Launch:
         further.append(LaunchFile(deepspeed_keys.FILE, render_json(config)))
     else:
         train |= _say_fsdp(q, document)
-    document |= written(q, (fsdp.OPTIMIZERS,)) | train_file.said_kernels(q)
+    document |= fsdp.said_optimizer(q) | train_file.said_kernels(q)
     configurations = [LaunchFile(keys.FILE, render_json(document)), *further]
     install = f"Install transformers {q.version}, torch and accelerate."
     return scripts.launch_of(q, "transformers", model, configurations, train, install=install)

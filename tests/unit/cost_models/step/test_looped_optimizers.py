@@ -58,8 +58,9 @@ def test_it_waits_for_bitsandbytes_and_runs_ahead_of_torchao() -> None:
     assert seconds_of("adam-4bit", elements=1e6, tensors=1000.0) == pytest.approx(0.5)
 
 
-def test_dtensors_are_torchaos() -> None:
-    sharded = seconds_of("adam-8bit", elements=1e6, tensors=1000.0, zero=3)
+@pytest.mark.parametrize("optimizer", ["adam-8bit", "adam-4bit"])
+def test_dtensors_are_torchaos(optimizer: str) -> None:
+    sharded = seconds_of(optimizer, elements=1e6, tensors=1000.0, zero=3)
     assert sharded == pytest.approx(0.8)
 
 

@@ -35,7 +35,7 @@ def refused(
     ("torchtitan", "0.2", "muon", 3, False), ("torchtitan", "0.3", "muon", 3, True), ("torchtitan", "0.3", "lion", 3, False),
     # torch.optim.Muon came with 2.9; Adafactor refuses distributed tensors (tried at PyTorch 2.13 and transformers 5.24)
     ("fsdp", "2.8", "muon", 3, False), ("fsdp", "2.11", "muon", 3, True), ("fsdp", "2.11", "adafactor", 3, False),
-    ("fsdp", "2.11", "adafactor", 0, True), ("fsdp", "2.11", "lion", 3, True), ("nanotron", "0.4", "muon", 1, False),
+    ("fsdp", "2.11", "adafactor", 0, True), ("fsdp", "2.11", "lion", 3, False), ("fsdp", "2.11", "lion", 0, True), ("nanotron", "0.4", "muon", 1, False),
     ("megatron-deepspeed", None, "muon", 1, False), ("megatron-deepspeed", None, "sgd-momentum", 1, True),
 ])  # fmt: skip
 def test_optimizers_of_each_release(framework: str, version: str | None, optimizer: str, zero: int, legal: bool):

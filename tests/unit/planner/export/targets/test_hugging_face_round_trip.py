@@ -48,7 +48,8 @@ OF_FSDP: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"zero": 0}, {"precision": "fp32"}),
     ({"zero": 0}, {"optimizer": "adafactor"}),
     ({}, {"optimizer": "adam-4bit"}),
-    ({}, {"optimizer": "lion"}),
+    ({"zero": 0}, {"optimizer": "lion"}),
+    ({"zero": 0}, {"optimizer": "adam-8bit"}),
     ({}, {"attention_kernel": "fa2", "mean_document_length": 512.0, "model_impl": "liger", "optimizer": "adam-8bit"}),
 ]
 BY_ACCELERATE_ALONE: list[tuple[dict[str, Any], dict[str, Any]]] = [

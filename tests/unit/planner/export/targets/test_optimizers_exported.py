@@ -76,3 +76,14 @@ def test_the_pytorch_script_is_told(optimizer: str, word: str):
     plan = json.loads(next(file.content for file in launch.files if file.path.endswith("train_plan.json")))
     assert plan["optimizer"] == word
     assert ("torchao must be installed." in launch.notes) == (optimizer == "adam-4bit")
+
+
+@pytest.mark.parametrize("target", ["transformers", "accelerate"])
+@pytest.mark.parametrize(
+    ("zero", "word", "package"), [(0, "adamw_bnb_8bit", "bitsandbytes"), (3, "adamw_torch_8bit", "torchao")]
+)
+def test_eight_bits_over_shards_are_torchaos(target: str, zero: int, word: str, package: str):
+    """transformers' OptimizerNames; bitsandbytes' operators "got mixed torch.Tensor and DTensor" where FSDP2 shards."""
+    launch = launch_of(target, "fsdp", TARGETS[target].versions[-1], "adam-8bit", core="2.11", zero=zero)
+    assert sum(f'"optim": "{word}"' in each.content for each in launch.files) == 1
+    assert any(package in note for note in launch.notes)
