@@ -6,11 +6,11 @@ fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction): everything arou
 
 from __future__ import annotations
 
-from collections import defaultdict
 from importlib import import_module
 from typing import Any
 
 import pytest
+import saved_tensors
 
 from planner.rows import evaluate_rows
 
@@ -44,10 +44,6 @@ class Convolution(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         return torch.empty_like(x)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient, None
-
 
 class Rule(torch.autograd.Function):
     """Saves normalised queries and keys with their lengths, values, decays, strengths, and each chunk's triangle."""
@@ -63,12 +59,8 @@ class Rule(torch.autograd.Function):
         )
         return torch.empty_like(v, memory_format=torch.contiguous_format)
 
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError
 
-
-def saved_by_layer(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+def saved_by_layer(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """Bytes that each layer of eight keeps for its backward."""
     module = import_module("transformers.models.qwen3_5.modeling_qwen3_5")
     monkeypatch.setattr(module, "causal_conv1d_fn", lambda x, weight, *_, **__: Convolution.apply(x, weight))
@@ -77,24 +69,12 @@ def saved_by_layer(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> d
     )
     config = transformers.AutoConfig.for_model(**fields, num_hidden_layers=8, tie_word_embeddings=True, use_cache=False)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
-    kept = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, float] = defaultdict(float)
-    current, held = [-1], []
+    current = [-1]
     for number, layer in enumerate(model.model.layers):
         layer.register_forward_pre_hook(lambda *_, number=number: current.__setitem__(0, number))
         layer.register_forward_hook(lambda *_: current.__setitem__(0, -1))
-
-    def keep(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in kept:
-            kept.add(storage.data_ptr())
-            held.append(storage)  # so that no other tensor takes its place
-            found[current[0]] += storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(input_ids=torch.zeros(1, TOKENS, dtype=torch.long))
-    return found
+    tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+    return saved_tensors.saved_bytes(model, lambda: model(input_ids=tokens), place=lambda: current[0])
 
 
 def priced_bytes(fields: dict[str, Any], layers: int) -> float:

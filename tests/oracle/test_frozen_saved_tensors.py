@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import saved_tensors
 
 from planner.rows import evaluate_rows
 
@@ -64,19 +65,11 @@ def saved_bytes(num_layers: int, change: Callable[[Any], None]) -> int:
     config = transformers.LlamaConfig(num_hidden_layers=num_layers, attn_implementation="sdpa", **SIZES)
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     change(model)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, Any] = {}
 
-    def keep(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            found[storage.data_ptr()] = storage  # held, so that no other tensor takes its place
-        return tensor
+    def forward() -> None:
+        assert model(torch.zeros(1, TOKENS, dtype=torch.long)).logits.requires_grad
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = model(torch.zeros(1, TOKENS, dtype=torch.long)).logits
-    assert logits.requires_grad
-    return sum(storage.nbytes() for storage in found.values())
+    return saved_tensors.saved_bytes(model, forward)[0]
 
 
 def priced_bytes(num_layers: int, **training: Any) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import saved_tensors
 
 from planner.rows import evaluate_rows
 
@@ -65,26 +66,19 @@ def saved_bytes(family: str, layers: int) -> int:
     (model,) = (
         part for name, part in whole.named_modules() if name in ("model.visual", "model.vision_tower", "vision_model")
     )
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, Any] = {}
-
-    def keep(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            found[storage.data_ptr()] = storage  # held, so that no other tensor takes its place
-        return tensor
-
     grid = SIDE // PATCH
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+
+    def forward() -> None:
         if family in ANY_SIZE:
             pixels = torch.zeros(IMAGES * grid * grid, 2 * 3 * PATCH * PATCH)
             model(pixels, grid_thw=torch.tensor([[1, grid, grid]] * IMAGES))
         else:
             model(torch.zeros(IMAGES, 3, SIDE, SIDE, dtype=torch.bfloat16))
+
     # On a CPU, LayerNorm keeps the mean and the inverse deviation of each row in bf16; on a GPU, in fp32.
     rows = IMAGES * (grid * grid + (family != "gemma3"))
     statistics = 2 * 2 * 2 * rows * layers * (family not in ("qwen2_5_vl", "glm4v"))
-    return sum(storage.nbytes() for storage in found.values()) + statistics
+    return saved_tensors.saved_bytes(model, forward)[0] + statistics
 
 
 def priced_bytes(family: str, layers: int) -> float:
