@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from planner.export.export import export_row
 from planner.rows import evaluate_rows
 
 MEASURED = ROOT / "data" / "measured_h200"
+ASKED = ("id", "model", "cluster", "training", "strategy")
+"""Fields of an evaluate row."""
 _1B: dict[str, Any] = {
     "name": "llama-1.3b", "num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
     "intermediate_size": 5632, "vocab_size": 32000,
@@ -119,17 +122,10 @@ def measured_ids() -> set[str]:
     return {found["row"]["id"] for found in map(json.loads, lines) if "row" in found and found["status"] == "ok"}
 
 
-def main() -> None:
-    """Writes the folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--again", action="store_true", help="also the rows that have been measured")
-    arguments = parser.parse_args()
-    folder: Path = arguments.folder
+def write(everything: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Writes `rows.jsonl`, and beside it the launch of each row with a `target`."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = set() if arguments.again else measured_ids()
-    everything = [row for row in rows() if row["id"] not in known]
-    asked = [{name: row[name] for name in ("id", "model", "cluster", "training", "strategy")} for row in everything]
+    asked = [{name: row[name] for name in ASKED} for row in everything]
     for row, own, answer in zip(everything, asked, evaluate_rows(asked), strict=True):
         # A plan that does not fit would be measured for nothing; one at risk tells most about memory.
         assert answer["verdict"] in ("fits", "at-risk"), (row["id"], answer)
@@ -139,6 +135,16 @@ def main() -> None:
             path.write_text(file.content)
     lines = [json.dumps({name: value for name, value in row.items() if name != "target"}) for row in everything]
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    """Writes the folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--again", action="store_true", help="also the rows that have been measured")
+    arguments = parser.parse_args()
+    known = set() if arguments.again else measured_ids()
+    write([row for row in rows() if row["id"] not in known], arguments.folder)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from profiler.trial.smaller import extrapolated, smaller_row
 
 _SHORTEST_S = 15.0
 """A trial is not begun with less than this left: starting alone takes as long."""
-_OF_THE_RUN = ("launch", "options", "layers_run")
+_OF_THE_RUN = ("launch", "options", "layers_run", "group")
 
 
 def main() -> None:
@@ -43,13 +43,19 @@ def main() -> None:
     with arguments.out.open("a") as out:
         for row in rows * arguments.rounds:
             left_s = end_at - time.monotonic()
-            found = {"id": row["id"], "left_out": True} if left_s < _SHORTEST_S else _answer(row, arguments, left_s)
+            found = {"id": row["id"], "left_out": True} if left_s < _SHORTEST_S else answer(row, arguments, left_s)
             print(json.dumps(found), file=out, flush=True)
-            told = found.get("status", "left out"), found.get("reason") or found.get("step_time_s"), found.get("took_s")
-            print(row["id"], *told, found.get("terms_s"), found.get("notes"), flush=True)
+            print(told(row["id"], found), flush=True)
 
 
-def _answer(row: Mapping[str, Any], arguments: argparse.Namespace, left_s: float) -> dict[str, Any]:
+def told(name: str, found: Mapping[str, Any]) -> str:
+    """A line about a record."""
+    fields = found.get("status", "left out"), found.get("reason") or found.get("step_time_s"), found.get("took_s")
+    return " ".join(map(str, (name, *fields, found.get("terms_s"), found.get("notes"))))
+
+
+def answer(row: Mapping[str, Any], arguments: argparse.Namespace, left_s: float) -> dict[str, Any]:
+    """The trial record of a row, or why it was not run."""
     try:
         return _trial(row, arguments, min(arguments.deadline, left_s)).to_json()
     except MeshwrightError as error:

@@ -1,0 +1,1 @@
+"""What a whole node of GPUs is measured with, and how it compares with what was predicted."""
