@@ -80,7 +80,7 @@ class Experts(nn.Module):  # type: ignore[misc]
         sources, sizes = slots(counts, rows.shape[0])
         with_zeros = torch.vstack((rows, rows.new_zeros(rows.shape[-1])))
         made = self._products(with_zeros[sources], sizes)
-        return with_zeros.new_empty(with_zeros.shape, dtype=made.dtype).index_copy(0, sources, made)[:-1]
+        return _at(sources, made, rows=with_zeros.shape[0])[:-1]
 
     def _products(self, rows: Tensor, sizes: Tensor) -> Tensor:
         w1, w2, w3 = (None if each is None else _local(each) for each in (self.w1, self.w2, self.w3))
@@ -117,7 +117,7 @@ class Mixture(nn.Module):  # type: ignore[misc]
         routed = self.experts(tokens[order // self.top_k], counts)
         # Between dispatch and sum, so that its products run beside the way back of the tokens.
         beside = None if self.shared is None else self._shared(x, tokens)
-        by_token = routed.new_zeros(tokens.shape[0] * self.top_k, routed.shape[-1]).index_copy(0, order, routed)
+        by_token = _at(order, routed, rows=tokens.shape[0] * self.top_k)
         weighed = torch.bmm(weights.unsqueeze(1), by_token.view(-1, self.top_k, routed.shape[-1]).float()).squeeze(1)
         summed = weighed.to(routed.dtype)
         return (summed if beside is None else summed + beside).view(whole.shape)
@@ -168,6 +168,11 @@ def _product(rows: Tensor, weights: Any, sizes: Tensor) -> Tensor:
     made = [group @ weight.T for group, weight in zip(groups, weights, strict=True)]
     # Slots behind the last group are nobody's.
     return torch.cat((*made, made[0].new_zeros(rows.shape[0] - filled, weights.shape[1])))
+
+
+def _at(places: Tensor, made: Tensor, *, rows: int) -> Tensor:
+    """Rows (R, H) at their places among so many, zeros elsewhere. `index_copy` would keep the rows for its backward."""
+    return made.new_zeros(rows, made.shape[-1]).index_put((places,), made)
 
 
 def _whole(tensor: Tensor) -> Tensor:
