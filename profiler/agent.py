@@ -28,6 +28,7 @@ from profiler.machine.nvml import Nvml
 from profiler.ranks import Ranks
 from profiler.rig import TIMEOUT, DeviceKind, Rig, load_torch, require_device
 from profiler.scale import cpu_scale, gpu_scale
+from profiler.schedule import Schedule
 from profiler.state_file import State, save, state_path
 from profiler.tasks import Findings, NotSupportedError, Task, note
 from profiler.timing import Stopwatch, now_s
@@ -123,9 +124,8 @@ class _Session:
         self._settings, self._rig, self._log = settings, rig, log
         self._state: State | None = None
         self._fingerprint: dict[str, Any] = {}
-        self._tasks: list[Task] = []
+        self._schedule = Schedule(())
         self._on_progress: Callable[[MeasurementProgress], None] = lambda _progress: None
-        self._skipped: list[str] = []
         self._notes: list[str] = []
         self.watch = Watch(rig.place, rig.torch, on_end=self._end)
 
@@ -181,7 +181,7 @@ class _Session:
         tasks = [task for module in modules for task in module.tasks(rig)]
         tasks += host_layers.tasks(rig, self._settings.framework) + topology.tasks(rig, links)
         tasks += drives.tasks(rig, self._settings.drives)
-        self._tasks = sorted(tasks, key=lambda task: task.value)
+        self._schedule = Schedule(tasks, done=self._state.findings if self._state is not None else ())
 
     def _open_state(self) -> State:
         path = state_path(self._settings.out)
@@ -197,50 +197,31 @@ class _Session:
 
     def run(self) -> None:
         """Runs tasks until the budget or the list is exhausted, or somebody asks for the end."""
-        done = set(self._state.findings) if self._state is not None else set()
         if self._rig.on_gpu:
             gemm.heat(self._rig)
-        # How long tasks take beside what they were expected to: a slow host, or one that compiles, shows here, and tasks that would
-        # not end in time are then left out rather than cut off.
-        pace = 1.0
         while True:
-            index, is_stopping = self._next(done, pace)
-            index = self._rig.decide(_STOP if is_stopping else index)
+            is_stopping = self._rig.largest(float(self.watch.is_stopping)) > 0
+            left_s = self._settings.budget_s - _CLOSING_S - (now_s() - self._settings.started_s)
+            index = self._schedule.next(left_s)
+            index = self._rig.decide(_STOP if is_stopping or index is None else index)
             if index == _STOP:
                 return
-            task = self._tasks[index]
-            done.add(task.key)
+            task = self._schedule.take(index)
             began = now_s()
-            found = self._attempt(task, len(done))
-            took = now_s() - began
-            # Shorter tasks are mostly fixed costs and say little. A moving average within bounds, so that one task that waited for
-            # a disk or for the compiler does not push out all the others.
-            if took > 0.5:
-                pace = max(0.5, min(3.0, 0.7 * pace + 0.3 * took / task.expected_s))
+            found = self._attempt(task, self._schedule.taken)
+            self._schedule.took(task, now_s() - began)
             if self._state is not None:
                 self._state.add(task.key, found)
             self._rig.release()
-
-    def _next(self, done: set[str], pace: float) -> tuple[int, bool]:
-        """Index of rank 0's next task that fits into the budget, and whether any rank was asked to stop."""
-        is_stopping = self._rig.largest(float(self.watch.is_stopping)) > 0
-        left_s = self._settings.budget_s - _CLOSING_S - (now_s() - self._settings.started_s)
-        for index, task in enumerate(self._tasks):
-            if task.key in done:
-                continue
-            if task.expected_s * pace <= left_s:
-                return index, is_stopping
-            # Not the end yet: a shorter task further down may still fit.
-            done.add(task.key)
-            self._skipped.append(task.key)
-        return _STOP, is_stopping
 
     def _attempt(self, task: Task, number: int) -> Findings:
         """What the task found. If this machine cannot do it, a note says so instead."""
         self.watch.progress = task.title or task.key
         elapsed_s = now_s() - self._settings.started_s
         self._on_progress(
-            MeasurementProgress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s)
+            MeasurementProgress(
+                number, len(self._schedule.tasks), self.watch.progress, elapsed_s, self._settings.budget_s
+            )
         )
         reason = ""
         found: Findings = {}
@@ -295,8 +276,8 @@ class _Session:
     def _document(self) -> CalibrationDocument:
         assert self._state is not None
         notes = list(self._notes)
-        if self._skipped:
-            notes.append(f"left out for lack of time: {_listed(self._skipped)}")
+        if self._schedule.left_out:
+            notes.append(f"left out for lack of time: {_listed(self._schedule.left_out)}")
         document = build_document(
             self._state.findings.values(),
             name=self._settings.name,

@@ -58,21 +58,20 @@ def run(command: list[str], home: Path, *, timeout: float = 120) -> subprocess.C
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A profile of two ranks and how long it took."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile of two ranks. It ends when all is measured; the budget is for machines that are busy with something else."""
     home = tmp_path_factory.mktemp("agent")
     out = home / "cpu.json"
-    began = time.monotonic()
-    result = run([*torchrun(2), "profile", "run", *CPU, "--out", str(out), "--budget", "45s"], home)
+    result = run([*torchrun(2), "profile", "run", *CPU, "--out", str(out), "--budget", "10m"], home, timeout=700)
     assert result.returncode == 0, result.stderr
-    return out, time.monotonic() - began
+    return out
 
 
-def test_a_gloo_profile_holds_every_kind_of_sample(measured: tuple[Path, float]) -> None:
-    """Of every operation, and not long after its budget of 45 s; the state file is gone."""
-    out, took_s = measured
+def test_a_gloo_profile_holds_every_kind_of_sample(measured: Path) -> None:
+    """Of every operation, and nothing was left out; the state file is gone."""
+    out = measured
     document = read_document(out)
-    assert took_s < 3 * 45
+    assert not [note for note in document.notes if "lack of time" in note]
     assert {s.op for s in document.collectives} == {
         "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv",
     }  # fmt: skip
@@ -86,9 +85,9 @@ def test_a_gloo_profile_holds_every_kind_of_sample(measured: tuple[Path, float])
     assert not out.with_name("cpu.json.partial").exists()
 
 
-def test_show_prints_tables_and_writes_a_page(measured: tuple[Path, float], tmp_path: Path) -> None:
+def test_show_prints_tables_and_writes_a_page(measured: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    result = run([*PROGRAM, "profile", "show", str(measured[0]), "--html", str(page)], tmp_path)
+    result = run([*PROGRAM, "profile", "show", str(measured), "--html", str(page)], tmp_path)
     assert result.returncode == 0, result.stderr
     assert "Collectives, bus bandwidth in GB/s" in result.stdout
     assert "<svg" in page.read_text()
@@ -229,11 +228,9 @@ def plan_with(url: str, cluster: dict[str, Any], home: Path) -> dict[str, Any]:
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
-def test_a_plan_of_the_service_uses_what_was_uploaded(
-    measured: tuple[Path, float], service: str, tmp_path: Path
-) -> None:
+def test_a_plan_of_the_service_uses_what_was_uploaded(measured: Path, service: str, tmp_path: Path) -> None:
     """Uploading twice changes nothing; the plan's collectives are measured, its calibration is the uploaded one."""
-    out, _ = measured
+    out = measured
     for _ in range(2):
         result = run([*PROGRAM, "profile", "send", str(out), "--server", service], tmp_path)
         assert result.returncode == 0, result.stderr
@@ -246,10 +243,10 @@ def test_a_plan_of_the_service_uses_what_was_uploaded(
     assert provenance["terms"]["elementwise"] == "measured"
 
 
-def test_a_service_that_is_away_gets_it_later(measured: tuple[Path, float], service: str, tmp_path: Path) -> None:
+def test_a_service_that_is_away_gets_it_later(measured: Path, service: str, tmp_path: Path) -> None:
     """Exit code 4 and the calibration waits on disk; the next `send` delivers it."""
     away = f"http://127.0.0.1:{free_port()}"
-    result = run([*PROGRAM, "profile", "send", str(measured[0]), "--server", away], tmp_path)
+    result = run([*PROGRAM, "profile", "send", str(measured), "--server", away], tmp_path)
     assert result.returncode == 4
     waiting = list((tmp_path / "meshwright" / "outbox").glob("*/*.json"))
     assert len(waiting) == 1
@@ -261,10 +258,8 @@ def test_a_service_that_is_away_gets_it_later(measured: tuple[Path, float], serv
     assert not list((tmp_path / "meshwright" / "outbox").glob("*/*.json"))
 
 
-def test_a_wrong_token_is_told_and_the_calibration_kept(
-    measured: tuple[Path, float], service: str, tmp_path: Path
-) -> None:
-    command = [*PROGRAM, "profile", "send", str(measured[0]), "--server", service, "--token", "wrong"]
+def test_a_wrong_token_is_told_and_the_calibration_kept(measured: Path, service: str, tmp_path: Path) -> None:
+    command = [*PROGRAM, "profile", "send", str(measured), "--server", service, "--token", "wrong"]
     result = run(command, tmp_path)
     assert result.returncode == 2
     assert "this key is not valid" in result.stderr
