@@ -7,7 +7,7 @@ one machine and is never a default.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +20,13 @@ from profiler.fit import fitted
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 TARGET = ROOT / "cost_models" / "reference" / "named"
-EARLIER, LATER = "2026-11-27", "2026-11-28"
+EARLIER, LATER, LAST = "2026-11-27", "2026-11-28", "2026-11-30"
 COMPILED = {
     f"h100x4-nvls-off-{LATER}": ("measured_h100", ("h100x4-full-run3", "h100x4-full-run4")),
     f"h100x2-nvls-off-{EARLIER}": ("measured_h100", ("h100x2",)),
     f"h100x1-{EARLIER}": ("measured_h100", ("h100x1",)),
     f"h200x2-nvls-off-{LATER}": ("measured_h200", ("h200x2",)),
+    f"h200x2-nvls-off-{LAST}": ("measured_h200/whole_node_x2", ("profile_1", "profile_2")),
 }
 """By the name that ships, the folder of the data and the runs in it."""
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
@@ -46,17 +47,26 @@ def pooled(name: str, documents: Sequence[CalibrationDocument], *, folder: str) 
                 groups[repr(sample.model_dump(exclude=set(MEASURED)))].append(sample.model_dump())
         content[field] = [middle(samples) for samples in groups.values()]
     for field in ("host", "memory"):
-        facts: dict[str, list[float]] = defaultdict(list)
-        for document in documents:
-            for fact, value in getattr(document, field).model_dump(exclude_none=True).items():
-                facts[fact].append(value)
-        content[field] = {fact: rounded(median(values)) for fact, values in facts.items()}
+        content[field] = facts([getattr(document, field).model_dump(exclude_none=True) for document in documents])
     # Recomputed: the quotient of two medians need not be the median of quotients, and the two facts must agree.
     content["host"]["eager_op_s"] = rounded(content["host"]["plain_layer_s"] / LAYER_OPS)
     sources = ", ".join(f"{document.name} ({document.id[:12]})" for document in documents)
     content |= {"name": name, "licence": "Apache-2.0", "notes": (*first.notes, f"pooled from {sources}")}
     content["source"] = f"meshwright authors, data/{folder}"
     return fitted(CalibrationDocument.model_validate(content))
+
+
+def facts(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians of facts by name, also of those that lie in groups such as the classes of layers; the widest spread."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    for document in each:
+        for name, value in document.items():
+            found[name].append(value)
+    return {
+        name: facts(values) if isinstance(values[0], Mapping)
+        else rounded(max(values) if name.startswith("spread") else median(values))
+        for name, values in found.items()
+    }  # fmt: skip
 
 
 def middle(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Measured rows of the trials that were run on two H200: python -m scripts.trials_as_rows
+"""Measured rows of the trials that were run on H200: python -m scripts.trials_as_rows
 
-Reads the records of data/measured_h200/trials_*.jsonl and writes data/measured/own_trials_pytorch.jsonl (PyTorch's own parallelism) and
+Reads the records of data/measured_h200/trials_*.jsonl and of its folders' trials.jsonl, and writes data/measured/own_trials_pytorch.jsonl (PyTorch's own parallelism) and
 own_trials_exports.jsonl (launches as `meshwright export` writes them). One plan is one row: the median over its rounds, and the range
 over all of them.
 """
@@ -34,7 +34,7 @@ _RAN = {"pytorch": "PyTorch's own parallelism (profiler/trial/)", "exports": "a 
 def main() -> None:
     """Writes both files and says how many plans each holds."""
     plans: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(SOURCE.glob("trials_*.jsonl")):
+    for path in sorted([*SOURCE.glob("trials_*.jsonl"), *SOURCE.glob("*/trials.jsonl")]):
         for record in _records(path):
             plans[record["kind"], json.dumps(record["row"], sort_keys=True)].append(record)
     for kind in _RAN:
@@ -60,7 +60,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             "peaks": {} if left_out else _peaks(result),
             "machine": found.get("machine", _EARLIER),
             "date": found.get("date") or found["started_at"][:10],
-            "file": path.name,
+            "file": str(path.relative_to(SOURCE)),
             "notes": [*found.get("notes", ()), *([f"peaks left out: {left_out}"] if left_out else ())],
         }
 
@@ -104,7 +104,7 @@ def _measured(kind: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "notes": "; ".join([f"{_RAN[kind]}; {counted}; step time = median after the warm-up, each step between two barriers", *notes]),
         "citation": (
             f"own trial, torch {machine['torch']}{nccl}, driver {machine['driver']}{host}, "
-            f"2x H200-SXM-141GB, {max(each['date'] for each in rounds)}"
+            f"{machine['gpus']}x H200-SXM-141GB, {max(each['date'] for each in rounds)}"
         ),
     }  # fmt: skip
 

@@ -176,6 +176,8 @@ class FrameworkFacts:
     """Every expert's input is filled up to its capacity; elsewhere a capacity only drops what exceeds it."""
     weighs_inside_experts: bool = False
     """A token's weights are applied inside the experts' activation; elsewhere a tensor before or behind stays for them."""
+    operators_move_rows: bool = False
+    """Unless compiled, PyTorch's operators move experts' rows: through groups filled up with a row of zeros, and weighed in fp32."""
     latent_down: LatentDown = "whole"
     """Latent attention's down-projections under sequence parallelism: of gathered rows on every rank (`whole`), of each
     rank's own tokens (`shards`), or of gathered rows with columns split (`columns`)."""

@@ -79,6 +79,7 @@ FACTS: Final = FrameworkFacts(
     name="torchtitan",
     releases=(("0.1", "2025-06"), ("0.2", "2025-10"), ("0.3", "2026-09")),  # by the build dates of their wheels
     default_version="0.3",
+    operators_move_rows=True,  # models/moe: utils.py (_permute, _unpermute), moe.py (MoE.forward)
     fused_elementwise=False,
     default_zero=3,
     default_sequence_parallel=True,

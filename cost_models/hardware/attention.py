@@ -39,7 +39,8 @@ def flash_attention_s(
 
         t = 2 sequences heads pairs (d_qk + d_v) / (peak carried(share / (1 + T / keys)))
 
-    Share and T depend on kernel, generation, head width and direction. The backward does 2.5 times the operations.
+    Share and T depend on kernel, generation, head width and direction. The backward does 2.5 times the operations. Where a profile
+    called the kernel, its measured over modelled seconds at these keys and this width are a factor.
 
     Args:
         sequences: sequences in the micro-batch.
@@ -62,15 +63,19 @@ def flash_attention_s(
     gpu = calibration.cluster.gpu
     peak, clocks = calibration.peak_flops_per_s("bf16"), (calibration.sustained_clock, calibration.waiting_clock)
 
+    keys = kv / runs if window is None else np.minimum(window, kv / runs)
+
     def priced(direction: Direction) -> Estimate:
         seconds = flash_kernel_s(
             count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
             clocks=clocks, pieces=runs, causal=causal, launched=launched,
         )  # fmt: skip
-        ratio = calibration.attention_ratio.get((kernel, direction))
-        if ratio is None:
+        measured = calibration.attention_ratios.get((kernel, direction))
+        if measured is None:
             return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
-        return Estimate(seconds * ratio, np.full(seconds.shape, np.int8(Tier.INTERPOLATED)))
+        return Estimate(
+            seconds * measured.at(np.maximum(qk, v), keys), np.full(seconds.shape, np.int8(Tier.INTERPOLATED))
+        )
 
     return AttentionTime(priced("forward"), priced("backward"))
 

@@ -5,14 +5,11 @@ What the attention of a whole layer takes on calibrated hardware is in `attentio
 
 from __future__ import annotations
 
-from collections import defaultdict
-from statistics import median
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument
 from cost_models.constants import (
     BMM_EFFICIENCY,
     BMM_HEAD_HALF,
@@ -20,7 +17,6 @@ from cost_models.constants import (
     BMM_UNALIGNED_16,
     ELEMENTWISE_KERNEL_S,
     KERNEL_FLOOR_S,
-    SUSTAINED_CLOCK,
 )
 from cost_models.hardware.efficiency import carried_shares
 from cost_models.hardware.flash_constants import (
@@ -178,21 +174,3 @@ def _alignment(*sizes: Floats) -> Floats:
         own = np.where(np.fmod(size, 8.0) != 0, BMM_UNALIGNED_8.value, 1.0)
         speed = np.minimum(speed, np.where((own == 1) & (np.fmod(size, 16.0) != 0), BMM_UNALIGNED_16.value, own))
     return speed
-
-
-def attention_ratios(document: CalibrationDocument) -> dict[tuple[str, str], float]:
-    """Measured over modelled seconds of a document's samples on its own GPU, the median by (kernel, direction)."""
-    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    clock = SUSTAINED_CLOCK[document.device.generation].value
-    for s in document.attention:
-        if s.dtype not in ("bf16", "fp16"):
-            continue
-        sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
-        # The samples are modelled at the measured GPU's own peak and clock, so that the ratio carries over to another
-        # GPU's model.
-        modelled_s = flash_kernel_s(
-            *sizes, window=s.window, kernel=s.kernel, direction=s.direction, generation=document.device.generation,
-            peak=document.device.half_flops_per_s, clocks=(clock, clock),
-        )  # fmt: skip
-        ratios[s.kernel, s.direction].append(float(s.time_s / modelled_s[0]))
-    return {key: median(values) for key, values in ratios.items()}

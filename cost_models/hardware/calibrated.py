@@ -34,6 +34,8 @@ from cost_models.constants import (
 from cost_models.errors import CalibrationError
 from cost_models.estimate import Estimate
 from cost_models.hardware import collectives, gemm
+from cost_models.hardware.attention_kernels import Direction
+from cost_models.hardware.attention_samples import AttentionRatios
 from cost_models.hardware.beside import Beside
 from cost_models.hardware.efficiency import precision_efficiency
 from cost_models.hardware.gemm import GemmSurface, Kind
@@ -42,6 +44,7 @@ from cost_models.hardware.placement import Placement
 from cost_models.hardware.products import Products, rate_of
 from cost_models.operations import Op
 from cost_models.specs.cluster import Cluster
+from cost_models.specs.training import AttentionKernel
 from cost_models.terms import Tier
 
 Floats = NDArray[np.float64]
@@ -89,8 +92,8 @@ class Calibration:
     """Sustained over data-sheet speed of everything bound by the multiply units that has no samples of its own."""
     waiting_clock: float
     """Sustained over data-sheet speed of what the multiply units wait for."""
-    attention_ratio: Mapping[tuple[str, str], float]
-    """Measured over modelled seconds of attention, by (kernel, direction)."""
+    attention_ratios: Mapping[tuple[AttentionKernel, Direction], AttentionRatios]
+    """Measured over modelled seconds of attention, by keys and head width. [F-2]"""
     products: Products
     """What was measured of batched products and of products that accumulate."""
     beside: Mapping[Op, Beside]
@@ -188,7 +191,7 @@ class Calibration:
 
     @property
     def memory_bytes_per_s_effective(self) -> Scalar:
-        """Bytes per second that streaming kernels reach, reads plus writes, over all measured sizes together."""
+        """Bytes per second that streaming kernels of a layer's size reach, reads plus writes."""
         # Elementwise kernels are what is priced with this rate; a plain copy comes nearest where a profile has no
         # samples of them.
         return self._rate("elementwise") or self._rate("copy") or self._nominal_rate

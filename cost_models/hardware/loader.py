@@ -21,7 +21,7 @@ from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument
 from cost_models.calibration.fit import fit_collectives
 from cost_models.calibration.residuals import residuals_of
 from cost_models.errors import CalibrationError
-from cost_models.hardware.attention_kernels import attention_ratios
+from cost_models.hardware.attention_samples import attention_ratios
 from cost_models.hardware.beside import beside_of
 from cost_models.hardware.build_links import build_links
 from cost_models.hardware.calibrated import Calibration
@@ -184,7 +184,7 @@ def load_calibration(
         links=build_links(cluster, network),
         sustained_clock=clock,
         waiting_clock=waiting,
-        attention_ratio=attention_ratios(compute) if compute is not None else {},
+        attention_ratios=attention_ratios(compute) if compute is not None else {},
         products=products_of(compute),
         # Overlap samples time a product and a collective together, so either document may hold them; compute's come
         # first.

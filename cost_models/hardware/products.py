@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,8 +121,14 @@ def _composed(document: CalibrationDocument, speed: float) -> dict[Direction, fl
     return {direction: median(values) for direction, values in ratios.items()}
 
 
+LAYER_BYTES: Final = 256 * 2**20
+"""What a kernel of a layer moves at most, about. Kernels that move ten times as much stream 6 % faster (H200, 0.2 and 3.2 GB)."""
+
+
 def rate_of(document: CalibrationDocument, *kinds: str, gpu: Gpu | None) -> float | None:
     """Bytes per second of these kinds of memory sample together, their bytes over their seconds; None without samples.
+
+    Samples of more than `LAYER_BYTES` count only where there are no smaller ones.
 
     Args:
         document: what was measured.
@@ -131,5 +138,6 @@ def rate_of(document: CalibrationDocument, *kinds: str, gpu: Gpu | None) -> floa
     samples = [s for s in document.memory_bandwidth if s.kind in kinds]
     if not samples:
         return None
+    samples = [s for s in samples if s.size_bytes <= LAYER_BYTES] or samples
     scale = 1.0 if gpu is None else gpu.memory_bytes_per_s / document.device.memory_bytes_per_s
     return scale * sum(s.size_bytes for s in samples) / sum(s.size_bytes / s.bytes_per_s for s in samples)

@@ -249,12 +249,24 @@ def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
     return float(moe.num_shared_experts * moe.shared_expert_intermediate_size), float(moe.expert_intermediate_size)
 
 
+_OPERATOR_PASSES: Final = (
+    (1.0, 1.0, 1.0, 1.0, 1.5, 2.5),
+    (1.0, 1.5, 1.0, 1.5, 1.0, 3.5),
+)
+"""Passes over a routed row, one operator after the other (torchtitan/models/moe, 0.2). Forward: rows by token, a row of zeros behind
+them, rows by slot of the padded groups, back from the slots, zeros and back to the tokens, and the weighted sum, whose cast to fp32 reads
+2 bytes and writes the 4 that the product reads. Backward: rows by slot, the row of zeros cut off (zeros and a copy), rows by token, the
+two selections (zeros and a sum over slots; a sum over tokens), and the weighted sum: 4 bytes of its gradient written, of its input read,
+and of the gradient read again and cast to 2."""
+
+
 def row_passes(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Times that a routed copy's row, as wide as the hidden size, is read and written in forward and backward, shape (U,). [F-3]
 
     Rows are taken apart before the exchange and put together behind it. Without the flex dispatcher, ranks sort what arrives by
     their own experts and sort it back, unless they hold one; the flex dispatcher's sends need the sorting alone. Weighting
-    outside of the experts' activation is a pass of its own.
+    outside of the experts' activation is a pass of its own. Where PyTorch's operators do this, every one of them is a pass, or a share
+    of one where it only reads or writes, and ranks that hold all experts do the same.
     """
     moe = job.model.moe
     if not kind.is_moe or moe is None:
@@ -262,8 +274,15 @@ def row_passes(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Flo
     shared = rows.ep * rows.etp > 1
     sorts = shared & (rows.moe_dispatcher != MoeDispatcher.FLEX) & (moe.num_experts > rows.ep)
     moves = np.where(sorts, 4.0, 2.0)
+    if operators_move_rows(job):
+        return np.full(len(rows), sum(_OPERATOR_PASSES[0])), np.full(len(rows), sum(_OPERATOR_PASSES[1]))
     weighs = 0.0 if job.framework.weighs_inside_experts else 1.0
     return moves + weighs, moves + 2.0 * weighs
+
+
+def operators_move_rows(job: Job) -> bool:
+    """Whether PyTorch's operators move and weigh experts' rows, one after the other. [F-3] [M-5]"""
+    return job.framework.operators_move_rows and not job.training.compile
 
 
 def elementwise_s(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.constants import (
+    EAGER_LOSS_BYTES,
     EMBEDDING_PASSES,
     FINAL_NORM_PASSES,
     LOSS_BYTES_PER_LOGIT,
@@ -19,13 +20,15 @@ from cost_models.constants import (
     TE_LOSS_LOGITS_PER_SM_S,
 )
 from cost_models.estimate import FREE
+from cost_models.frameworks import memory_traits
 from cost_models.hardware.groups import groups, world_key
 from cost_models.job import Job
 from cost_models.layers.costs import matmul_s
-from cost_models.layers.hf_modules import LOSS_BYTES, liger_chunks, runs_chains
+from cost_models.layers.hf_modules import liger_chunks
 from cost_models.layers.mtp import mtp_s
 from cost_models.layers.parameters import padded_vocab_size
 from cost_models.layers.shapes import Gemm
+from cost_models.specs.training import CrossEntropy
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, combinations_of
@@ -66,6 +69,14 @@ def end_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None)
     )
 
 
+def bytes_per_logit(job: Job, kind: CrossEntropy) -> float:
+    """Bytes that a loss of this kind moves per logit, forward and backward; "chunked" is what its pieces run. [F-7]"""
+    # Transformers' models compute the loss in their own forward, which is compiled with them.
+    traced = job.has_hf_modules and job.training.compile
+    eager = kind == "unfused" and memory_traits(job.training).loss_family != "vocab-parallel" and not traced
+    return (EAGER_LOSS_BYTES if eager else LOSS_BYTES_PER_LOGIT[kind]).value
+
+
 def _columns(job: Job, rows: Strategies) -> Columns:
     """The arrays of `EndCosts` for these combinations, in the order of its fields."""
     model, training = job.model, job.training
@@ -98,8 +109,7 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     logits = tokens * outputs * heads
-    operators = kind == "unfused" and runs_chains(job)
-    loss = (LOSS_BYTES if operators else LOSS_BYTES_PER_LOGIT[kind]).value * logits / rate
+    loss = bytes_per_logit(job, kind) * logits / rate
     # Transformer Engine's loss kernel is bound by memory on Hopper, and by the multiprocessors on Blackwell, where
     # each has more than twice the bandwidth; the slower bound counts.
     if training.cross_entropy == "te":

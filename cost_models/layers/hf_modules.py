@@ -48,11 +48,6 @@ LLAMA_LAYER_TENSORS: Final = Constant(
     9.0,
     "parameter tensors of the Llama layer whose host time under stage 3 was measured (modeling_llama.py)",
 )
-LOSS_BYTES: Final = Constant(
-    48.0, "B", 36.0, 52.0,
-    "bytes moved per logit: to fp32 6, log-softmax 16 and its backward 16 (rows longer than a multiprocessor's memory are read "
-    "again in each of their passes; 4.7 and 4.9 ms for 1.2e9 logits on an H200), filled gradient 4, to bf16 6",
-)  # fmt: skip
 
 
 def runs_chains(job: Job) -> bool:

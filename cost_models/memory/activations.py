@@ -16,6 +16,7 @@ from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.autocast import autocast
 from cost_models.layers.copies import products_of_one_input
+from cost_models.layers.elementwise import operators_move_rows
 from cost_models.layers.recurrent_core import gradient_bytes, saved_elements, saved_fp32_elements
 from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.layers.sparse_core import index_score_bytes, sparse_bytes
@@ -380,15 +381,14 @@ def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> di
     """Bytes of permuted tokens, hidden tensors and router of the routed experts, shape (U,), with balanced routing. [M-5]
 
     A rank's share of the routed copies is T * top_k / t. Expert tensor parallelism gathers the shares of etp ranks and splits the
-    width. Where tokens are weighted outside of the experts, the tensor before or behind that product is saved as well.
+    width. Where tokens are weighted outside of the experts, the tensor before or behind that product is saved too, by operators in fp32.
     """
-    model = job.model
     copies = job.routed_copies * s.tokens / s.tp
     rows = copies * s.etp
     width = moe.expert_intermediate_size / s.etp
     activation = s.linear_w * width * rows
-    weighed = 0.0 if job.framework.weighs_inside_experts else s.w * model.hidden_size * copies
-    permuted = s.linear_w * model.hidden_size * rows + weighed
+    weighed_w = 0.0 if job.framework.weighs_inside_experts else _FP32 if operators_move_rows(job) else s.w
+    permuted = job.model.hidden_size * (s.linear_w * rows + weighed_w * copies)
     hidden = s.w * (first + second - 1) * width * rows
     router = _ROUTER_BYTES_PER_EXPERT * moe.num_experts * s.tokens / s.sp
     return {
@@ -396,5 +396,5 @@ def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> di
         "expert_activation": activation,
         "expert_inputs": permuted,
         "expert_hidden": hidden,
-        "mlp_gradient": 2.0 * s.w * (model.hidden_size + width) * rows,
+        "mlp_gradient": 2.0 * s.w * (job.model.hidden_size + width) * rows,
     }

@@ -15,10 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from cost_models.constants import GRAPH_HOST_RATIO, LOSS_BYTES_PER_LOGIT
+from cost_models.constants import GRAPH_HOST_RATIO
 from cost_models.evaluate import Evaluated, Verdict
 from cost_models.job import Job
-from cost_models.specs.training import BYTES_PER, Training
+from cost_models.layers.ends import bytes_per_logit
+from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Bools, Floats
 from planner.answer.open_facts import lean_losses
 from planner.answer.open_rows import OpenRow
@@ -86,7 +87,7 @@ def _reaches(evaluated: Evaluated, rows: Sequence[OpenRow]) -> dict[str, _Reach]
     """What each open fact reaches, by its name; facts that no row leaves open are left out."""
     job, terms, s = rows[0].job.jobs[0], evaluated.terms_s, evaluated.strategies
     nothing = np.zeros(len(rows))
-    lean, rich = _loss_ratios(job.training)
+    lean, rich = _loss_ratios(job)
     halved = 1.0 - BYTES_PER[job.training.compute_dtype] / BYTES_PER[job.training.grad_reduce_dtype]
     shards = np.maximum(s.dp_cp, 1.0)
     repeated = _FORWARD_SHARE * sum((terms[name] for name in _REPEATED), nothing) * (terms["recompute"] == 0)
@@ -167,11 +168,12 @@ def _may_be_cudnn(job: Job) -> bool:
     return on_engine and job.cluster.gpu.generation == "hopper" and first <= job.training.software_date < until
 
 
-def _loss_ratios(training: Training) -> tuple[float, float]:
+def _loss_ratios(job: Job) -> tuple[float, float]:
     """Time of the leanest and of the richest cross entropy that the row may have meant, over that of its default."""
+    training = job.training
     kind = training.cross_entropy
     if kind == "chunked":  # its pieces run PyTorch's loss
         kind = "compiled" if training.compile else "unfused"
-    now = LOSS_BYTES_PER_LOGIT[kind].value
-    others = [LOSS_BYTES_PER_LOGIT[name].value for name in (*lean_losses(training), "unfused")]
+    now = bytes_per_logit(job, kind)
+    others = [bytes_per_logit(job, name) for name in (*lean_losses(training), "unfused")]
     return min(1.0, *(value / now for value in others)), max(1.0, *(value / now for value in others))

@@ -172,7 +172,9 @@ def _product(rows: Tensor, weights: Any, sizes: Tensor) -> Tensor:
 
 def _at(places: Tensor, made: Tensor, *, rows: int) -> Tensor:
     """Rows (R, H) at their places among so many, zeros elsewhere. `index_copy` would keep the rows for its backward."""
-    return made.new_zeros(rows, made.shape[-1]).index_put((places,), made)
+    placed = made.new_zeros(rows, made.shape[-1])
+    placed[places] = made
+    return placed
 
 
 def _whole(tensor: Tensor) -> Tensor:

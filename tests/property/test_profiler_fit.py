@@ -210,7 +210,7 @@ def test_what_was_not_measured_stays_nominal() -> None:
     """No attention, no memory bandwidth, no network: the models say so."""
     calibration = price(synthetic(0.0, 0))
     assert int(calibration.memory_bytes_per_s_effective.tier) == 3
-    assert calibration.attention_ratio == {}
+    assert calibration.attention_ratios == {}
 
 
 def test_a_fit_says_the_range_of_each_side_of_the_products() -> None:

@@ -198,6 +198,16 @@ def test_sizes_count_by_the_time_they_take() -> None:
     assert calibration(memory_bandwidth=samples).memory_bytes_per_s_effective.value == pytest.approx(2e12)
 
 
+def test_a_layer_streams_as_kernels_of_its_size_do() -> None:
+    """0.1 and 0.2 GB in 0.2 ms at 1.5e12 B/s; what moves 3 GB streams faster, and no kernel of a layer moves as much."""
+    samples = [
+        {"kind": "elementwise", "size_bytes": 1e8, "bytes_per_s": 1e12},
+        {"kind": "elementwise", "size_bytes": 2e8, "bytes_per_s": 2e12},
+        {"kind": "elementwise", "size_bytes": 3e9, "bytes_per_s": 3e12},
+    ]
+    assert calibration(memory_bandwidth=samples).memory_bytes_per_s_effective.value == pytest.approx(1.5e12)
+
+
 def test_another_parts_bandwidth_scales_by_the_data_sheets() -> None:
     slow = replace(H100, name="H100-2.4TB", memory_bytes_per_s=2.4e12)
     samples = [{"kind": "elementwise", "size_bytes": 1e9, "bytes_per_s": 3e12}]

@@ -212,6 +212,22 @@ def test_how_often_a_routed_row_is_moved(version, strategy, passes) -> None:
     assert (forward[0], backward[0]) == passes
 
 
+@pytest.mark.parametrize("strategy", [{"dp": 8, "zero": 3}, {"dp": 8, "zero": 3, "ep": 8}])
+def test_pytorchs_operators_move_a_routed_row_eight_times(strategy: dict[str, int]) -> None:
+    """torchtitan/models/moe (0.2), in units of a read and a write of 2 bytes, whether or not the experts are spread.
+
+    Forward x[indices], vstack, x[permuted], zeros and index_put twice (the first without zeros), cast and product: 1 + 1 + 1 + 1 + 1.5
+    + (6 + 4) / 4. Backward index, cut (0.5 + 1), index, index's sum (0.5 + 1), index's sum, and (4 + 4 + 4 + 2) / 4.
+    """
+    asked = job(
+        grouped(moe={"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}),
+        framework="torchtitan",
+        compile=False,
+    )
+    forward, backward = row_passes(asked, asked.model.layer_kinds[0], row_of(asked, **strategy))
+    assert (forward[0], backward[0]) == (8.0, 9.5)
+
+
 def test_hugging_face_modules_gather_weigh_and_scatter() -> None:
     """transformers' experts on one rank: 3 passes forward, 4 backward, as they were counted for routed rows from the start."""
     asked = job(grouped(moe={"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}), framework="fsdp")

@@ -50,12 +50,12 @@ def test_an_unstated_loss_reaches_down_to_the_leanest_that_the_framework_has() -
 
 
 def test_an_unstated_loss_that_is_lean_by_default_reaches_up() -> None:
-    """A recipe's loss is stated by the recipe; without it, an unfused one takes 36 bytes where a compiled one takes 22."""
+    """A recipe's loss is stated by the recipe; without it, PyTorch's own takes 48 bytes where a compiled one takes 22."""
     given = {"compile": True, "strategy": {"tp": 1, "zero": 3}}
     left_open = one(row("torchtitan", framework_version="0.2", **given))
     stated = one(row("torchtitan", framework_version="0.2", cross_entropy="compiled", **given))
     _, above = reach(left_open, stated)
-    more = (36 / 22 - 1) * left_open["time_breakdown_s"]["loss"] / left_open["step_time_s"]
+    more = (48 / 22 - 1) * left_open["time_breakdown_s"]["loss"] / left_open["step_time_s"]
     assert above == pytest.approx(log(1 + more) ** 2)
 
 
