@@ -145,6 +145,6 @@ def cpu_scale() -> Scale:
         overlap_bytes=1 * MIB,
         overlap_size=256,
         host_bytes=256 * MIB,
-        layer_width=256,
+        layer_width=128,
         heat_s=0.0,
     )

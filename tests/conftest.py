@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from example_plans import FOLDER_VARIABLE
+from made_once import FOLDER_VARIABLE
 
 REQUIRE_ALL = os.environ.get("MESHWRIGHT_REQUIRE") == "all"
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +38,7 @@ def root() -> Path:
 def pytest_configure() -> None:
     # Workers of pytest-xdist inherit the variable, and with it the folder, from the process that starts them.
     if FOLDER_VARIABLE not in os.environ:
-        os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="meshwright-example-plans-")
+        os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="meshwright-made-once-")
 
 
 def pytest_unconfigure() -> None:

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 
 from meshwright.__main__ import drop_working_folder
 from planner.revision import model_revision
@@ -64,25 +65,29 @@ DECOY = 'raise SystemExit("a decoy was imported")\n'
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel() -> Path:
     """The wheel of this checkout, built without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    return next(folder.glob("meshwright-*.whl"))
+
+    def make(folder: Path) -> None:
+        build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+        subprocess.run(build, check=True, capture_output=True)
+
+    return next(made_once("wheel", make).glob("meshwright-*.whl"))
 
 
 @pytest.fixture(scope="module")
-def installed_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed_python(wheel: Path) -> Path:
     """Python of a fresh environment that holds the wheel and sees this one's libraries, but not this checkout."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False)
-    site = next(folder.glob("lib/python*/site-packages"))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    libraries = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "libraries.pth").write_text(f"import sys; sys.path.append({libraries!r})\n")
-    return folder / "bin" / "python"
+
+    def make(folder: Path) -> None:
+        venv.create(folder, with_pip=False)
+        site = next(folder.glob("lib/python*/site-packages"))
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+        libraries = next(path for path in sys.path if path.endswith("site-packages"))
+        (site / "libraries.pth").write_text(f"import sys; sys.path.append({libraries!r})\n")
+
+    return made_once("environment", make) / "bin" / "python"
 
 
 @pytest.fixture
@@ -146,13 +151,15 @@ def test_every_command_runs_from_the_wheel_alone(
 
 
 @pytest.fixture(scope="module")
-def planned(installed_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planned(installed_python: Path) -> Path:
     """A plan response that the wheel wrote."""
-    folder = tmp_path_factory.mktemp("planned")
-    done = run([str(installed_python), "-m", "meshwright", "plan", *JOB, "--top", "1", "--json"], folder=folder)
-    assert done.returncode == 0, done.stderr
-    (folder / "response.json").write_text(done.stdout)
-    return folder / "response.json"
+
+    def make(folder: Path) -> None:
+        done = run([str(installed_python), "-m", "meshwright", "plan", *JOB, "--top", "1", "--json"], folder=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "response.json").write_text(done.stdout)
+
+    return made_once("planned", make) / "response.json"
 
 
 def test_the_doctor_of_the_profiler_looks_at_the_machine(installed_python: Path, decoys: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_once import made_once
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import read_document
@@ -58,19 +59,20 @@ def run(command: list[str], home: Path, *, timeout: float = 120) -> subprocess.C
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured() -> Path:
     """A profile of two ranks. It ends when all is measured; the budget is for machines that are busy with something else."""
-    home = tmp_path_factory.mktemp("agent")
-    out = home / "cpu.json"
-    result = run([*torchrun(2), "profile", "run", *CPU, "--out", str(out), "--budget", "10m"], home, timeout=700)
-    assert result.returncode == 0, result.stderr
-    return out
+
+    def make(folder: Path) -> None:
+        command = [*torchrun(2), "profile", "run", *CPU, "--out", str(folder / "cpu.json"), "--budget", "10m"]
+        result = run(command, folder, timeout=700)
+        assert result.returncode == 0, result.stderr
+
+    return made_once("gloo-profile", make) / "cpu.json"
 
 
 def test_a_gloo_profile_holds_every_kind_of_sample(measured: Path) -> None:
     """Of every operation, and nothing was left out; the state file is gone."""
-    out = measured
-    document = read_document(out)
+    document = read_document(measured)
     assert not [note for note in document.notes if "lack of time" in note]
     assert {s.op for s in document.collectives} == {
         "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv",
@@ -82,7 +84,7 @@ def test_a_gloo_profile_holds_every_kind_of_sample(measured: Path) -> None:
     assert [s.ranks for s in document.host_adam] == [2]
     assert document.pairs[0].link == "loopback"
     assert (document.fingerprint.gpu, document.fingerprint.gpus_per_node) == ("CPU", 2)
-    assert not out.with_name("cpu.json.partial").exists()
+    assert not measured.with_name("cpu.json.partial").exists()
 
 
 def test_show_prints_tables_and_writes_a_page(measured: Path, tmp_path: Path) -> None:
@@ -230,12 +232,11 @@ def plan_with(url: str, cluster: dict[str, Any], home: Path) -> dict[str, Any]:
 
 def test_a_plan_of_the_service_uses_what_was_uploaded(measured: Path, service: str, tmp_path: Path) -> None:
     """Uploading twice changes nothing; the plan's collectives are measured, its calibration is the uploaded one."""
-    out = measured
     for _ in range(2):
-        result = run([*PROGRAM, "profile", "send", str(out), "--server", service], tmp_path)
+        result = run([*PROGRAM, "profile", "send", str(measured), "--server", service], tmp_path)
         assert result.returncode == 0, result.stderr
-    document: CalibrationDocument = read_document(out)
-    shown = run([*PROGRAM, "profile", "show", str(out), "--cluster"], tmp_path)
+    document: CalibrationDocument = read_document(measured)
+    shown = run([*PROGRAM, "profile", "show", str(measured), "--cluster"], tmp_path)
     cluster = {**json.loads(shown.stdout), "calibration": document.id}
     provenance = plan_with(service, cluster, tmp_path)["plans"][0]["evaluation"]["provenance"]
     assert provenance["calibration"] == document.name
