@@ -9,7 +9,9 @@ from profiler.tasks import Task
 _TELLING_S = 0.5
 """Shorter tasks are mostly fixed costs and say little of how fast this machine is."""
 _NEWEST = 0.3
+"""Weight of the newest task in the moving average of the pace."""
 _LEAST_PACE, _MOST_PACE = 0.5, 3.0
+"""Bounds of the pace, measured over expected seconds."""
 
 
 class Schedule:

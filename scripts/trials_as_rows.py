@@ -1,8 +1,8 @@
 """Measured rows of the trials that were run on H200: python -m scripts.trials_as_rows
 
-Reads the records of data/measured_h200/trials_*.jsonl and of its folders' trials.jsonl, and writes data/measured/own_trials_pytorch.jsonl (PyTorch's own parallelism) and
-own_trials_exports.jsonl (launches as `meshwright export` writes them). One plan is one row: the median over its rounds, and the range
-over all of them.
+Reads the records of data/measured_h200/trials_*.jsonl and of its folders' trials.jsonl, and writes two files of data/measured:
+own_trials_pytorch.jsonl (PyTorch's own parallelism) and own_trials_exports.jsonl (launches as `meshwright export` writes them). One
+plan is one row: the median over its rounds, and the range over all of them.
 """
 
 from __future__ import annotations

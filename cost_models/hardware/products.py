@@ -20,6 +20,7 @@ from cost_models.constants import SUSTAINED_CLOCK
 from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s
 from cost_models.hardware.gemm import without_launch_s
 from cost_models.specs.cluster import Gpu
+from cost_models.units import MIB
 
 Floats = NDArray[np.float64]
 HEAD_WIDTHS = 256
@@ -121,8 +122,9 @@ def _composed(document: CalibrationDocument, speed: float) -> dict[Direction, fl
     return {direction: median(values) for direction, values in ratios.items()}
 
 
-LAYER_BYTES: Final = 256 * 2**20
-"""What a kernel of a layer moves at most, about. Kernels that move ten times as much stream 6 % faster (H200, 0.2 and 3.2 GB)."""
+LAYER_BYTES: Final = 256 * MIB
+"""What a kernel of a layer moves at most, about. Kernels that move ten times as much stream 6 % faster (H200, 0.2 and 3.2 GB;
+data/measured_h200/whole_node_x2). [F-3]"""
 
 
 def rate_of(document: CalibrationDocument, *kinds: str, gpu: Gpu | None) -> float | None:

@@ -28,7 +28,7 @@ from cost_models.layers.hf_modules import liger_chunks
 from cost_models.layers.mtp import mtp_s
 from cost_models.layers.parameters import padded_vocab_size
 from cost_models.layers.shapes import Gemm
-from cost_models.specs.training import CrossEntropy
+from cost_models.specs.training import CrossEntropy, Training
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, combinations_of
@@ -69,8 +69,15 @@ def end_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None)
     )
 
 
+def running_loss(training: Training) -> CrossEntropy:
+    """The loss that runs: where it is chunked, PyTorch's own on one piece of the sequence after the other, compiled or not. [F-7]"""
+    if training.cross_entropy == "chunked":
+        return "compiled" if training.compile else "unfused"
+    return training.cross_entropy
+
+
 def bytes_per_logit(job: Job, kind: CrossEntropy) -> float:
-    """Bytes that a loss of this kind moves per logit, forward and backward; "chunked" is what its pieces run. [F-7]"""
+    """Bytes that a loss of this kind, as `running_loss` says it, moves per logit, forward and backward. [F-7]"""
     # Transformers' models compute the loss in their own forward, which is compiled with them.
     traced = job.has_hf_modules and job.training.compile
     eager = kind == "unfused" and memory_traits(job.training).loss_family != "vocab-parallel" and not traced
@@ -90,9 +97,9 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     # Frameworks keep the output projection out of their low-precision recipes.
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
     chunks: Floats | float = 1.0
-    kind = training.cross_entropy
-    if kind == "chunked":  # head and loss run on one piece of the sequence after the other
-        chunks, kind = LOSS_CHUNKS.value, "compiled" if training.compile else "unfused"
+    kind = running_loss(training)
+    if training.cross_entropy == "chunked":  # head and loss run on one piece of the sequence after the other
+        chunks = LOSS_CHUNKS.value
     accumulated: Floats | float = 0.0
     if kind == "linear" and job.has_hf_modules:
         chunks = liger_chunks(tokens=tokens, vocab=outputs, hidden=h)

@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.constants import GRAPH_HOST_RATIO
 from cost_models.evaluate import Evaluated, Verdict
 from cost_models.job import Job
-from cost_models.layers.ends import bytes_per_logit
+from cost_models.layers.ends import bytes_per_logit, running_loss
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Bools, Floats
 from planner.answer.open_facts import lean_losses
@@ -170,10 +170,6 @@ def _may_be_cudnn(job: Job) -> bool:
 
 def _loss_ratios(job: Job) -> tuple[float, float]:
     """Time of the leanest and of the richest cross entropy that the row may have meant, over that of its default."""
-    training = job.training
-    kind = training.cross_entropy
-    if kind == "chunked":  # its pieces run PyTorch's loss
-        kind = "compiled" if training.compile else "unfused"
-    now = bytes_per_logit(job, kind)
-    others = [bytes_per_logit(job, name) for name in (*lean_losses(training), "unfused")]
+    now = bytes_per_logit(job, running_loss(job.training))
+    others = [bytes_per_logit(job, name) for name in (*lean_losses(job.training), "unfused")]
     return min(1.0, *(value / now for value in others)), max(1.0, *(value / now for value in others))

@@ -52,13 +52,10 @@ def test_a_slow_machine_leaves_out_what_would_not_end_in_time() -> None:
 
 def test_one_task_that_waited_does_not_push_out_all_others() -> None:
     """One of 1 s took 100 s: the next ones are expected to take three times as long, and not thirty."""
-    first, second, third = task("a", 1, 1.0), task("b", 2, 1.0), task("c", 3, 4.0)
-    schedule = Schedule([first, second, third])
-    schedule.took(schedule.take(0), 100.0)
-    assert schedule.next(2.9) is None
-    schedule = Schedule([first, second, third])
-    schedule.took(schedule.take(0), 100.0)
-    assert schedule.next(3.0) == 1
+    for left_s, following in ((2.9, None), (3.0, 1)):
+        schedule = Schedule([task("a", 1, 1.0), task("b", 2, 1.0), task("c", 3, 4.0)])
+        schedule.took(schedule.take(0), 100.0)
+        assert schedule.next(left_s) == following
 
 
 def test_short_tasks_say_nothing_of_the_pace_and_a_fast_machine_at_most_half() -> None:
@@ -66,12 +63,8 @@ def test_short_tasks_say_nothing_of_the_pace_and_a_fast_machine_at_most_half() -
     schedule = Schedule([task("a", 1, 0.1), task("b", 2, 2.0)])
     schedule.took(schedule.take(0), 0.5)
     assert schedule.next(2.0) == 1
-    fast = Schedule([task(str(number), number, 100.0) for number in range(20)])
-    for index in range(10):
-        fast.took(fast.take(index), 0.6)
-    assert fast.next(49.9) is None
-    assert len(fast.left_out) == 10
-    fast = Schedule([task(str(number), number, 100.0) for number in range(20)])
-    for index in range(10):
-        fast.took(fast.take(index), 0.6)
-    assert fast.next(50.0) == 10
+    for left_s, following, left_out in ((49.9, None, 10), (50.0, 10, 0)):
+        fast = Schedule([task(str(number), number, 100.0) for number in range(20)])
+        for index in range(10):
+            fast.took(fast.take(index), 0.6)
+        assert (fast.next(left_s), len(fast.left_out)) == (following, left_out)
